@@ -1,0 +1,132 @@
+"""Builds the one extension module, reelpool._core; everything else stands in pyproject.toml.
+
+Knobs (environment): REELPOOL_DEBUG=1 builds without optimisation and with assertions, REELPOOL_WERROR=1
+makes warnings errors, CC and CFLAGS mean what they always mean. A CFLAGS with -fsanitize drops the
+release flags: _FORTIFY_SOURCE and -O3 hide from a sanitizer what it is there to see.
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+PACKAGES = ["libavcodec", "libavutil", "libswscale"]
+OLDEST_LIBAVCODEC = "59.37"  # FFmpeg 5.1
+INSTALL_LINES = """\
+  Debian, Ubuntu:  apt install build-essential pkg-config libavcodec-dev libavutil-dev libswscale-dev
+  Fedora:          dnf install gcc pkgconf-pkg-config ffmpeg-free-devel
+  macOS, Homebrew: brew install pkg-config ffmpeg"""
+
+WARNINGS = [
+    "-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes", "-Wmissing-prototypes", "-Wvla",
+    "-Wformat=2",
+]  # fmt: skip
+DIALECT = ["-std=c11", "-D_GNU_SOURCE", "-fvisibility=hidden", "-ffp-contract=off", "-pthread"]
+RELEASE = ["-O3", "-DNDEBUG", "-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"]
+DEBUG = ["-O0", "-g3", "-UNDEBUG", "-U_FORTIFY_SOURCE"]
+SANITIZED = ["-O1", "-g", "-UNDEBUG", "-U_FORTIFY_SOURCE"]
+
+
+def stop(message):
+    """End the build with a message for a person, without a traceback."""
+    print(f"\nreelpool: {message}\n{INSTALL_LINES}\n", file=sys.stderr, flush=True)
+    raise SystemExit(1)
+
+
+def pkg_config(*args):
+    """The words that pkg-config answers for our packages."""
+    tool = os.environ.get("PKG_CONFIG", "pkg-config")
+    try:
+        done = subprocess.run([tool, *args, *PACKAGES], capture_output=True, text=True)
+    except FileNotFoundError:
+        stop(f"the build needs {tool}, which is not installed. Install it with")
+    if done.returncode != 0:
+        reason = done.stderr.strip().splitlines()
+        stop(f"FFmpeg's headers are missing ({reason[0] if reason else 'pkg-config failed'}). "
+             "Install them with")  # fmt: skip
+    return shlex.split(done.stdout)
+
+
+def check_ffmpeg():
+    """Refuse FFmpeg older than 5.1, whose API the decoder does not know."""
+    tool = os.environ.get("PKG_CONFIG", "pkg-config")
+    pkg_config("--exists", "--print-errors")
+    if subprocess.run([tool, f"--atleast-version={OLDEST_LIBAVCODEC}", "libavcodec"]).returncode:
+        found = subprocess.run([tool, "--modversion", "libavcodec"], capture_output=True, text=True)
+        stop(f"libavcodec {found.stdout.strip()} is too old: FFmpeg 5.1 (libavcodec "
+             f"{OLDEST_LIBAVCODEC}) or newer is needed. Install it with")  # fmt: skip
+
+
+def compile_flags():
+    """Compiler flags of the chosen kind of build."""
+    if "-fsanitize" in os.environ.get("CFLAGS", ""):
+        kind = SANITIZED
+    else:
+        kind = DEBUG if os.environ.get("REELPOOL_DEBUG") == "1" else RELEASE
+    werror = ["-Werror"] if os.environ.get("REELPOOL_WERROR") == "1" else []
+    return DIALECT + WARNINGS + kind + werror
+
+
+class BuildCore(build_ext):
+    """build_ext that asks pkg-config, rebuilds when flags changed, and compiles on every CPU."""
+
+    def build_extensions(self):
+        check_ffmpeg()
+        import numpy  # a build requirement, absent when only metadata is asked for
+
+        for ext in self.extensions:
+            ext.include_dirs.append(numpy.get_include())
+            ext.extra_compile_args = compile_flags() + pkg_config("--cflags")
+            ext.extra_link_args = ["-pthread", "-Wl,-z,relro,-z,now"]
+            ext.extra_link_args += pkg_config("--libs")
+        self.force = self.force or self.flags_changed()
+        self.compile_serially = self.compiler.compile
+        self.compiler.compile = self.compile_parallel
+        super().build_extensions()
+
+    def flags_changed(self):
+        """Whether the objects in build_temp were made with other flags; notes the new ones."""
+        note = Path(self.build_temp) / "flags.txt"
+        tools = [*self.compiler.compiler_so, *self.extensions[0].extra_compile_args]
+        text = " ".join(str(word) for word in tools)
+        changed = note.exists() and note.read_text() != text
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_text(text)
+        return changed
+
+    def compile_parallel(self, sources, output_dir=None, depends=None, **options):
+        """Compile what is older than its source or than any header; one source a task."""
+        newest_header = max(os.path.getmtime(name) for name in depends) if depends else 0.0
+
+        def one(source):
+            (target,) = self.compiler.object_filenames([source], output_dir=output_dir)
+            fresh = max(os.path.getmtime(source), newest_header)
+            if self.force or not os.path.exists(target) or os.path.getmtime(target) <= fresh:
+                self.compile_serially([source], output_dir=output_dir, depends=depends, **options)
+            return target
+
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+            return list(threads.map(one, sources))
+
+
+def core():
+    """The extension: every C file of csrc, abi3 where the buffer protocol is part of it (3.11)."""
+    limited = sys.version_info >= (3, 11)
+    return Extension(
+        "reelpool._core",
+        sources=sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/**/*.c")),
+        depends=sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/**/*.h")) + ["setup.py"],
+        include_dirs=["csrc"],
+        define_macros=[("Py_LIMITED_API", "0x030B0000")] if limited else [],
+        py_limited_api=limited,
+    )
+
+
+abi3 = {"bdist_wheel": {"py_limited_api": "cp311"}} if sys.version_info >= (3, 11) else {}
+setup(ext_modules=[core()], cmdclass={"build_ext": BuildCore}, options=abi3)
