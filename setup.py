@@ -28,7 +28,13 @@ WARNINGS = [
     "-Wformat=2",
 ]  # fmt: skip
 DIALECT = ["-std=c11", "-D_GNU_SOURCE", "-fvisibility=hidden", "-ffp-contract=off", "-pthread"]
-RELEASE = ["-O3", "-DNDEBUG", "-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"]
+RELEASE = [
+    "-O3",
+    "-DNDEBUG",
+    "-fstack-protector-strong",
+    "-U_FORTIFY_SOURCE",
+    "-D_FORTIFY_SOURCE=2",
+]
 DEBUG = ["-O0", "-g3", "-UNDEBUG", "-U_FORTIFY_SOURCE"]
 SANITIZED = ["-O1", "-g", "-UNDEBUG", "-U_FORTIFY_SOURCE"]
 

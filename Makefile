@@ -1,0 +1,76 @@
+# Every target sets up what it needs: system packages (apt, when permitted), .venv, the extension.
+#   make demo [DATA=root]    benchmark and pictures on the embedded or on your own data set
+#   make test                C tests, fuzz corpora, pytest
+#   make bench | lint | setup | clean
+#   make test-c test-asan test-tsan fuzz-replay parity nightly
+#   make fuzz TARGET=mp4_index SECONDS=60
+EXTRAS ?= test
+DATA   ?=
+PYTHON ?= python3
+ROOT   := $(if $(DATA),--root "$(abspath $(DATA))",)
+VENV   := .venv/bin/python
+BUILD_C := $(VENV) tests/build_c.py
+NOT_HERE := not net and not gpu and not slurm and not soak
+
+.PHONY: setup demo bench test lint clean test-c test-asan test-tsan fuzz-replay fuzz parity nightly
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n '1,/^[^#]/{s/^# \{0,1\}//p}' Makefile
+
+setup:
+	@EXTRAS="$(EXTRAS)" PYTHON="$(PYTHON)" .ci/setup
+
+demo: setup
+	$(VENV) -m reelpool bench $(ROOT) --out_dir demo_out
+
+bench: setup
+	$(VENV) -m reelpool bench $(ROOT) --repeats 5 --out_dir bench_out
+
+test: setup
+	@$(BUILD_C) c
+	@$(BUILD_C) --variant asan fuzz-replay
+	@$(VENV) -m pytest -q -m "$(NOT_HERE)"
+
+test-c: setup
+	@$(BUILD_C)
+
+test-asan: setup
+	@$(BUILD_C) --variant asan
+
+test-tsan: setup
+	@$(BUILD_C) --variant tsan
+
+fuzz-replay: setup
+	@$(BUILD_C) --variant asan fuzz-replay
+
+SECONDS ?= 60
+fuzz: setup
+	@test -n "$(TARGET)" || { echo "make fuzz TARGET=mp4_index SECONDS=60" >&2; exit 2; }
+	@$(BUILD_C) --variant fuzz fuzz_$(TARGET)
+	@mkdir -p build/fuzz-found/$(TARGET)
+	build/c-fuzz/fuzz_$(TARGET) -max_total_time=$(SECONDS) -max_len=1048576 -timeout=1 \
+	    -rss_limit_mb=512 -malloc_limit_mb=64 -artifact_prefix=build/fuzz-found/ \
+	    build/fuzz-found/$(TARGET) tests/fuzz/corpus/$(TARGET)
+
+parity: setup
+	@tests/parity/run.sh
+
+nightly: setup
+	.ci/debian13
+	$(VENV) -m pytest -q -m "soak"
+
+lint:
+	@EXTRAS=dev PYTHON="$(PYTHON)" .ci/setup
+	@$(VENV) tests/lint/check_source.py
+	@git ls-files -co --exclude-standard -- '*.c' '*.h' | \
+	    xargs -r .venv/bin/clang-format --dry-run --Werror
+	@.venv/bin/ruff check . && .venv/bin/ruff format --check .
+	@$(VENV) setup.py -q build_ext --build-lib build/lint --build-temp build/lint-objects
+	@$(VENV) tests/lint/check_symbols.py build/lint build/lint-objects
+	@$(VENV) -m mypy.stubtest reelpool._core
+	@$(VENV) -m pytest -q tests/lint
+
+clean:
+	rm -rf build dist demo_out bench_out python/*.egg-info python/reelpool/*.so .venv
+	find . -name __pycache__ -prune -exec rm -rf {} +

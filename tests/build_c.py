@@ -1,0 +1,274 @@
+"""Builds and runs the C tests, the kernel checks and the fuzz replays, each linked by the include law.
+
+    python tests/build_c.py [--variant plain|clang|asan|tsan|fuzz] [--werror] [--build-only] [NAME...]
+
+Every tests/c/test_<module>.c, tests/c/check_*.c and tests/fuzz/fuzz_<parser>.c becomes one program in
+build/c-<variant>/, linked with the folder of csrc that its module lives in and the folders which that
+one may include, and nothing else: a demux test that links is a proof that demux needs no FFmpeg.
+A name selects programs (`mp4_index`, `test_mp4_index`); the last line counts passed and failed.
+"""
+
+import argparse
+import functools
+import os
+import re
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "lint"))
+
+import check_source  # noqa: E402  (the include law is data there, once)
+
+# Programs whose name is no module's: the folder they are linked with.
+FOLDER_OF = {"check_kernels": "convert"}
+PACKAGES = {"decode": ["libavcodec", "libavutil"], "convert": ["libswscale", "libavutil"]}
+
+DIALECT = (
+    "-std=c11 -D_GNU_SOURCE -fvisibility=hidden -ffp-contract=off -pthread -UNDEBUG -g "
+    "-Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wformat=2"
+).split()
+CONVERSION = ["-Wconversion", "-Wno-sign-conversion"]
+ADDRESS = (
+    "-O1 -fno-omit-frame-pointer -fsanitize=address,undefined,float-cast-overflow "
+    "-fno-sanitize-recover=all"
+).split()
+VARIANTS = {
+    "plain": ("gcc", ["-O1"]),
+    "clang": ("clang", ["-O1"]),
+    "asan": ("gcc", ADDRESS),
+    "tsan": ("gcc", ["-O1", "-fsanitize=thread"]),
+    "fuzz": ("clang", ["-O1", "-fsanitize=fuzzer-no-link,address,undefined",
+                       "-fno-sanitize-recover=all"]),
+}  # fmt: skip
+WRAPPED = (
+    "malloc calloc realloc posix_memalign mmap pthread_create pthread_mutex_init pthread_cond_init "
+    "open pread fstat"
+).split()
+SANITIZER_OPTIONS = {
+    "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=1:allocator_may_return_null=1",
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+    "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1:suppressions="
+    + str(ROOT / "tests" / "tsan.supp"),
+}
+TIMEOUT_S = 300
+
+
+class Builder:
+    """Compiles objects once per variant and links programs from them."""
+
+    def __init__(self, variant, werror):
+        compiler, flags = VARIANTS[variant]
+        self.cc = find_compiler(compiler)
+        self.variant = variant
+        self.flags = [*DIALECT, *flags, *(["-Werror"] if werror else [])]
+        self.broken = {}
+        self.out = ROOT / "build" / ("c-" + variant + ("-werror" if werror else ""))
+
+    def compile(self, source):
+        """The object of one source, made anew when it or an included file is newer."""
+        target = self.out / "obj" / (source.relative_to(ROOT).as_posix() + ".o")
+        if source in self.broken:
+            raise self.broken[source]
+        if is_fresh(target):
+            return target
+        target.parent.mkdir(parents=True, exist_ok=True)
+        extra = CONVERSION if source.is_relative_to(ROOT / "csrc") else []
+        notes = target.with_suffix(".d")
+        new = target.with_suffix(f".{os.getpid()}.o")  # another build may be under way beside us
+        try:
+            run_tool([self.cc, *self.flags, *extra, *pkg_config("--cflags", "csrc"), "-Icsrc",
+                      "-Itests/c", "-MMD", "-MF", str(notes), "-c", str(source.relative_to(ROOT)),
+                      "-o", str(new)])  # fmt: skip
+        except BuildError as error:
+            self.broken[source] = error
+            raise
+        new.replace(target)
+        return target
+
+    def parts(self, source):
+        """Sources and linker flags of the program that a test's source makes."""
+        folders = check_source.link_closure(folder_of(source.stem))
+        sources = [p for f in folders for p in sorted((ROOT / "csrc" / f).glob("*.c"))]
+        if source.parent.name != "fuzz":
+            sources.append(ROOT / "tests" / "c" / "fault_inject.c")
+            flags = ["-Wl," + ",".join(f"--wrap={f}" for f in WRAPPED)]
+        elif self.variant == "fuzz":
+            flags = ["-fsanitize=fuzzer"]
+        else:
+            sources.append(ROOT / "tests" / "fuzz" / "replay.c")
+            flags = []
+        return [source, *sources], flags + pkg_config("--libs", *folders)
+
+    def program(self, source):
+        """Build one test program; its path, or the BuildError that ended it."""
+        try:
+            sources, flags = self.parts(source)
+            objects = [self.compile(s) for s in sources]
+            target = self.out / source.stem
+            newest = max(o.stat().st_mtime for o in objects)
+            if not target.exists() or target.stat().st_mtime <= newest:
+                new = target.with_suffix(f".{os.getpid()}")
+                run_tool([self.cc, *self.flags, "-o", str(new), *map(str, objects), *flags, "-lm"])
+                new.replace(target)
+        except BuildError as error:
+            return error
+        return target
+
+    def programs(self, sources):
+        """Build all: shared objects first, side by side, then the programs."""
+        shared = {p for s in sources for p in self.parts(s)[0]}
+
+        def attempt(source):
+            try:
+                self.compile(source)
+            except BuildError:
+                pass  # every program that needs it reports it
+
+        with ThreadPoolExecutor(min(2, len(os.sched_getaffinity(0)))) as pool:
+            list(pool.map(attempt, sorted(shared)))
+            return list(pool.map(self.program, sources))
+
+
+def find_compiler(name):
+    """CC of the environment for gcc's variants, else the newest clang or gcc that is installed."""
+    candidates = [name, *(f"{name}-{v}" for v in range(22, 11, -1))]
+    if name == "gcc" and "CC" in os.environ:
+        candidates.insert(0, os.environ["CC"])
+    for candidate in candidates:
+        for folder in os.environ["PATH"].split(os.pathsep):
+            if os.access(os.path.join(folder, candidate), os.X_OK):
+                return candidate
+    raise SystemExit(f"no {name} is installed:  apt-get install {name}")
+
+
+def run_tool(command):
+    done = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    if done.stderr:
+        print(done.stderr, file=sys.stderr, end="", flush=True)
+    if done.returncode != 0:
+        raise BuildError(f"{command[0]} ended with {done.returncode}")
+
+
+class BuildError(Exception):
+    """A compiler or linker failed; what it said is on stderr."""
+
+
+def is_fresh(target):
+    """Whether an object is newer than every file in its dependency list."""
+    notes = target.with_suffix(".d")
+    if not target.exists() or not notes.exists():
+        return False
+    names = notes.read_text().replace("\\\n", " ").split(":", 1)[1].split()
+    made = target.stat().st_mtime
+    files = [ROOT / name for name in names]
+    return all(f.exists() and f.stat().st_mtime < made for f in files)
+
+
+@functools.cache
+def pkg_config(option, *folders):
+    """pkg-config's words for the packages of these folders; "csrc" means all."""
+    chosen = PACKAGES if "csrc" in folders else folders
+    packages = sorted({p for f in chosen for p in PACKAGES.get(f, [])})
+    if not packages:
+        return []
+    done = subprocess.run(["pkg-config", option, *packages], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(done.stderr)
+    return done.stdout.split()
+
+
+def folder_of(name):
+    """The folder of csrc that a program tests: its module's, or the folder of the same name."""
+    if name in FOLDER_OF:
+        return FOLDER_OF[name]
+    module = re.sub(r"^(test|fuzz|check)_", "", name)
+    while module:
+        for suffix in (".c", ".h"):
+            found = sorted((ROOT / "csrc").glob(f"*/{module}{suffix}"))
+            if found:
+                return found[0].parent.name
+        if (ROOT / "csrc" / module).is_dir():
+            return module
+        module = module.rpartition("_")[0]  # test_mp4_index_damaged.c also tests mp4_index
+    raise SystemExit(f"{name}.c: no csrc/*/<module>.c has this name; add it to FOLDER_OF")
+
+
+def programs(variant, names):
+    """Sources of the programs to build, by variant and by the names given."""
+    tests = ROOT / "tests"
+    found = sorted((tests / "fuzz").glob("fuzz_*.c"))
+    if variant != "fuzz":
+        found = [*sorted((tests / "c").glob("test_*.c")), *sorted((tests / "c").glob("check_*.c")),
+                 *found]  # fmt: skip
+    if not names:
+        return found
+    chosen = [p for p in found if p.stem in names or re.sub(r"^[a-z]+_", "", p.stem, 1) in names]
+    groups = {"c": "c", "fuzz-replay": "fuzz"}
+    chosen += [p for n in names if n in groups for p in found if p.parent.name == groups[n]]
+    known = {p.stem for p in chosen} | {re.sub(r"^[a-z]+_", "", p.stem, 1) for p in chosen}
+    unknown = [n for n in names if n not in known and n not in groups]
+    if unknown:
+        raise SystemExit(f"no C test or fuzz target is named {' '.join(unknown)}")
+    return chosen
+
+
+def run_program(program, source, variant):
+    """Run one program; (what went wrong or None, what it printed)."""
+    command = [str(program)]
+    if source.parent.name == "fuzz":
+        command.append(str(ROOT / "tests" / "fuzz" / "corpus" / source.stem.removeprefix("fuzz_")))
+    if variant == "tsan":  # the kernel's wide address randomisation is beyond gcc 12's tsan
+        command = ["setarch", "-R", *command]
+    env = {**SANITIZER_OPTIONS, **os.environ}
+    try:
+        done = subprocess.run(command, cwd=ROOT, env=env, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, timeout=TIMEOUT_S)  # fmt: skip
+    except subprocess.TimeoutExpired as late:
+        return f"no end after {TIMEOUT_S} s", (late.output or b"").decode(errors="replace")
+    output = done.stdout.decode(errors="replace")
+    return (f"exit status {done.returncode}" if done.returncode else None), output
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--variant", choices=VARIANTS, default="plain")
+    parser.add_argument("--werror", action="store_true", help="warnings are errors")
+    parser.add_argument("--build-only", action="store_true", help="do not run what was built")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="show what passing tests print"
+    )
+    parser.add_argument(
+        "names", nargs="*", help="c, fuzz-replay, or names of modules; default: all"
+    )
+    args = parser.parse_args()
+
+    builder = Builder(args.variant, args.werror)
+    sources = programs(args.variant, args.names)
+    started = time.monotonic()
+
+    built = builder.programs(sources)
+    passed, failed = 0, 0
+    for source, program in zip(sources, built):
+        if isinstance(program, BuildError):
+            failed += 1
+            print(f"FAIL {source.name}: build: {program}", flush=True)
+        elif not args.build_only and args.variant != "fuzz":
+            problem, output = run_program(program, source, args.variant)
+            passed, failed = passed + (problem is None), failed + (problem is not None)
+            if problem is not None:
+                print(f"{output}FAIL {source.name}: {problem}", flush=True)
+            elif args.verbose:
+                print(f"ok   {source.name}\n{output}", flush=True)
+        else:
+            passed += 1
+    took = time.monotonic() - started
+    print(f"C {args.variant}: {passed} passed, {failed} failed in {took:.1f} s", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
