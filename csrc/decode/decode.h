@@ -27,8 +27,9 @@ const struct rp_image *rp_frame_image(const rp_frame *frame);
 int64_t rp_frame_pts(const rp_frame *frame);    /* ticks */
 size_t rp_frame_bytes(const rp_frame *frame);   /* memory its planes take */
 
-/* Count up; count down and null (the last one gives the pixels back, on any thread). NULL or pointer
- * to NULL: nothing. Thread: any. Blocks: never. */
+/* Count up; count down and null: the last one gives the pixels back and the frame to its cache for
+ * reuse; a frame may outlive the cache. NULL or pointer to NULL: nothing. Thread: any, holding no lock
+ * (unref enters the fork gate). Blocks: never. */
 rp_frame *rp_frame_ref(rp_frame *frame);
 void rp_frame_unref(rp_frame **frame);
 
@@ -48,7 +49,7 @@ void rp_decoder_cache_free(rp_decoder_cache **cache);
 
 /* A decoder ready for a new run of packets starting at a key, opened or reused (flushed).
  * `first` is the first packet: an AV1 key packet that carries its own sequence header lets decoders be
- * shared by all AV1 files. Owner: *out stays the cache's, valid until the next call on the cache.
+ * shared by all AV1 files of one picture size. Owner: *out stays the cache's, valid until the next call on the cache.
  * Thread: the cache's. Blocks: never for long. Errors: RP_E_UNSUPPORTED no decoder for the codec in
  * this FFmpeg (names it); RP_E_NOMEM; RP_E_DECODE the parameters are refused. */
 RP_CHECKED rp_status rp_decoder_cache_get(rp_decoder_cache *cache,
@@ -56,8 +57,10 @@ RP_CHECKED rp_status rp_decoder_cache_get(rp_decoder_cache *cache,
                                           const struct rp_packet *first, rp_decoder **out,
                                           struct rp_error *err);
 
-/* Feed one packet in decode order. Owner: packet is borrowed. Thread: the cache's; enters the fork
- * gate. Blocks: never. Errors: RP_E_DECODE (the decoder is closed and replaced at the next get). */
+/* Feed one packet in decode order; receive until RP_AGAIN before the next (RP_AGAIN here: not taken,
+ * receive first). A leading picture that is not wanted is left out. Owner: packet is borrowed. Thread:
+ * the cache's; enters the fork gate. Blocks: never. Errors: RP_E_DECODE (the decoder is closed and
+ * replaced at the next get; until then every call answers RP_E_DECODE); RP_E_NOMEM likewise. */
 RP_CHECKED rp_status rp_decoder_send(rp_decoder *decoder, const struct rp_packet *packet,
                                      struct rp_error *err);
 

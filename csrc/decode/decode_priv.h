@@ -1,0 +1,59 @@
+/* Inside of decode: the table of a decoder library, counted frames and their recycling. */
+#ifndef RP_DECODE_DECODE_PRIV_H
+#define RP_DECODE_DECODE_PRIV_H
+
+#include "decode/decode.h"
+
+/* Recycled rp_frames of one decoder cache. Frames outlive it: it goes when the owner and the last
+ * frame have let it go. */
+struct rp_frame_pool;
+
+/* How a library keeps pixels. `picture` is its own object (AVFrame). */
+struct rp_picture_ops {
+    void *(*create)(void);          /* NULL: memory is short */
+    void (*reset)(void *picture);   /* give the pixels back; runs inside the fork gate */
+    void (*destroy)(void *picture); /* of a reset picture */
+};
+
+struct rp_frame {
+    struct rp_image image;
+    int64_t pts;   /* ticks */
+    size_t bytes;  /* of the planes */
+    void *picture; /* struct rp_picture_ops */
+    int refs;      /* atomic; 0 = in the pool */
+    struct rp_frame_pool *pool;
+    struct rp_frame *next; /* in the pool's lists */
+};
+
+/* New pool. Owner: *out is the caller's (one reference, rp_frame_pool_unref). Thread: any. Blocks:
+ * never. Errors: RP_E_NOMEM. */
+RP_CHECKED rp_status rp_frame_pool_new(const struct rp_picture_ops *ops, struct rp_frame_pool **out,
+                                       struct rp_error *err);
+
+/* Drop the owner's reference and null. NULL or pointer to NULL: nothing. Thread: any. Blocks:
+ * never. */
+void rp_frame_pool_unref(struct rp_frame_pool **pool);
+
+/* A recycled or new frame with an empty picture and one reference. Owner: *out is the caller's.
+ * Thread: one at a time per pool. Blocks: never. Errors: RP_E_NOMEM. */
+RP_CHECKED rp_status rp_frame_pool_get(struct rp_frame_pool *pool, rp_frame **out,
+                                       struct rp_error *err);
+
+/* One decoder library. All run inside the fork gate, on the cache's thread, and never block. Errors
+ * are those of decode.h. */
+struct rp_decode_backend {
+    struct rp_picture_ops pictures;
+    /* with_extradata: false = the packets describe themselves. Owner: *out until close. */
+    rp_status (*open)(const struct rp_codec_params *params, bool with_extradata, void **out,
+                      struct rp_error *err);
+    /* packet NULL: no more packets. RP_AGAIN: not taken, receive first. */
+    rp_status (*send)(void *native, const struct rp_packet *packet, struct rp_error *err);
+    /* Fill a frame whose picture is empty: RP_OK, RP_AGAIN, RP_END. */
+    rp_status (*receive)(void *native, rp_frame *frame, struct rp_error *err);
+    void (*flush)(void *native); /* forget the run; the next packet is a key */
+    void (*close)(void *native);
+};
+
+extern const struct rp_decode_backend rp_decode_av;
+
+#endif

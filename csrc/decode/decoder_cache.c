@@ -1,0 +1,257 @@
+#include "decode/decode_priv.h"
+
+#include "base/memory.h"
+#include "base/thread.h"
+
+struct rp_decoder {
+    const struct rp_decode_backend *backend;
+    void *native;                 /* NULL: closed after a failure, opened again by the next get */
+    struct rp_frame_pool *frames; /* the cache's */
+    enum rp_codec codec;
+    uint64_t key;
+    bool with_extradata;
+    bool used; /* packets were sent since it was opened or flushed */
+    bool drained;
+    bool has_start;                   /* start_pts is valid */
+    int64_t start_pts;                /* of the run's first packet */
+    int width, height, native_format; /* of the run's first picture; width 0: none yet */
+    uint64_t last_use;
+};
+
+struct rp_decoder_cache {
+    const struct rp_decode_backend *backend;
+    struct rp_frame_pool *frames;
+    uint64_t uses;
+    int open, capacity; /* 0 <= open <= capacity */
+    rp_decoder decoders[];
+};
+
+rp_status rp_decoder_cache_new(int capacity, rp_decoder_cache **out, struct rp_error *err)
+{
+    if (capacity < 1 || capacity > 4096) {
+        RP_FAIL(err, RP_E_ARG, "a decoder cache holds 1 to 4096 decoders, not %d", capacity);
+    }
+    rp_decoder_cache *cache =
+        rp_calloc(1, sizeof(*cache) + (size_t)capacity * sizeof(cache->decoders[0]));
+    if (cache == NULL) {
+        RP_FAIL(err, RP_E_NOMEM, "no memory for a decoder cache");
+    }
+    cache->backend = &rp_decode_av;
+    cache->capacity = capacity;
+    rp_status status = rp_frame_pool_new(&cache->backend->pictures, &cache->frames, err);
+    if (status != RP_OK) {
+        rp_free(cache);
+        return status;
+    }
+    *out = cache;
+    return RP_OK;
+}
+
+static void close_decoder(rp_decoder *decoder)
+{
+    if (decoder->native != NULL) {
+        rp_gate_enter();
+        decoder->backend->close(decoder->native);
+        rp_gate_leave();
+        decoder->native = NULL;
+    }
+}
+
+void rp_decoder_cache_free(rp_decoder_cache **cache)
+{
+    if (cache == NULL || *cache == NULL) {
+        return;
+    }
+    for (int i = 0; i < (*cache)->open; i++) {
+        close_decoder(&(*cache)->decoders[i]);
+    }
+    rp_frame_pool_unref(&(*cache)->frames);
+    rp_free(*cache);
+    *cache = NULL;
+}
+
+/* Whether an AV1 temporal unit has a sequence header OBU before its first frame (AV1 5.3.1, 5.3.2).
+ */
+static bool has_sequence_header(const uint8_t *data, size_t len)
+{
+    enum { SEQUENCE_HEADER = 1, FRAME_HEADER = 3, TILE_GROUP = 4, FRAME = 6 };
+    size_t at = 0;
+    while (at < len) {
+        unsigned header = data[at++];
+        unsigned type = (header >> 3) & 15;
+        if ((header & 0x80) != 0 || type == FRAME_HEADER || type == TILE_GROUP || type == FRAME) {
+            return false;
+        }
+        at += (header >> 2) & 1; /* extension byte */
+        if (type == SEQUENCE_HEADER) {
+            return at < len;
+        }
+        if ((header & 2) == 0) {
+            return false; /* without a size it is the last one */
+        }
+        uint64_t size = 0;
+        for (unsigned i = 0; i < 8; i++) {
+            if (at >= len) {
+                return false;
+            }
+            uint8_t byte = data[at++];
+            size |= (uint64_t)(byte & 0x7f) << (7 * i);
+            if ((byte & 0x80) == 0) {
+                break;
+            }
+        }
+        if (size > len - at) {
+            return false;
+        }
+        at += (size_t)size;
+    }
+    return false;
+}
+
+static rp_status start_run(rp_decoder *decoder, const struct rp_codec_params *params,
+                           struct rp_error *err)
+{
+    rp_status status = RP_OK;
+    rp_gate_enter();
+    if (decoder->native == NULL) {
+        status = decoder->backend->open(params, decoder->with_extradata, &decoder->native, err);
+    }
+    else if (decoder->used) {
+        decoder->backend->flush(decoder->native);
+    }
+    rp_gate_leave();
+    decoder->used = false;
+    decoder->drained = false;
+    decoder->has_start = false;
+    decoder->width = 0;
+    return status;
+}
+
+rp_status rp_decoder_cache_get(rp_decoder_cache *cache, const struct rp_codec_params *params,
+                               const struct rp_packet *first, rp_decoder **out,
+                               struct rp_error *err)
+{
+    /* Shared AV1 decoders are told apart by picture size only, because a change of size makes the
+     * library allocate its line buffers and frame pool anew. */
+    bool with_extradata = !(params->codec == RP_CODEC_AV1 && first->key &&
+                            has_sequence_header(first->data, first->len));
+    uint64_t key = with_extradata
+                       ? params->hash
+                       : ((uint64_t)(uint32_t)params->width << 32) | (uint32_t)params->height;
+    rp_decoder *found = NULL;
+    rp_decoder *oldest = &cache->decoders[0];
+    for (int i = 0; i < cache->open; i++) {
+        rp_decoder *decoder = &cache->decoders[i];
+        if (decoder->codec == params->codec && decoder->key == key &&
+            decoder->with_extradata == with_extradata) {
+            found = decoder;
+        }
+        if (decoder->last_use < oldest->last_use) {
+            oldest = decoder;
+        }
+    }
+    if (found == NULL) {
+        if (cache->open < cache->capacity) {
+            found = &cache->decoders[cache->open++];
+        }
+        else {
+            found = oldest;
+            close_decoder(found);
+        }
+        *found = (rp_decoder){.backend = cache->backend,
+                              .frames = cache->frames,
+                              .codec = params->codec,
+                              .key = key,
+                              .with_extradata = with_extradata};
+    }
+    found->last_use = ++cache->uses;
+    RP_TRY(start_run(found, params, err));
+    *out = found;
+    return RP_OK;
+}
+
+/* A decoder that failed is never used again: its state is a guess from there on. */
+static rp_status check_open(const rp_decoder *decoder, struct rp_error *err)
+{
+    if (decoder->native == NULL) {
+        RP_FAIL(err, RP_E_DECODE, "the decoder failed before in this run");
+    }
+    return RP_OK;
+}
+
+rp_status rp_decoder_send(rp_decoder *decoder, const struct rp_packet *packet, struct rp_error *err)
+{
+    RP_TRY(check_open(decoder, err));
+    if (!decoder->has_start) {
+        decoder->has_start = true;
+        decoder->start_pts = packet->pts;
+    }
+    else if (packet->pts < decoder->start_pts && !packet->wanted) {
+        /* A leading picture of an open GOP: shown before the key, decoded after it, needing
+         * pictures from before the key; nothing that is shown later refers to it. */
+        return RP_OK;
+    }
+    decoder->used = true;
+    rp_gate_enter();
+    rp_status status = decoder->backend->send(decoder->native, packet, err);
+    rp_gate_leave();
+    if (status < 0) {
+        close_decoder(decoder);
+    }
+    return status;
+}
+
+rp_status rp_decoder_drain(rp_decoder *decoder, struct rp_error *err)
+{
+    RP_TRY(check_open(decoder, err));
+    decoder->used = true;
+    decoder->drained = true;
+    rp_gate_enter();
+    rp_status status = decoder->backend->send(decoder->native, NULL, err);
+    rp_gate_leave();
+    if (status < 0) {
+        close_decoder(decoder);
+    }
+    return status;
+}
+
+static rp_status check_same(rp_decoder *decoder, const struct rp_image *image, struct rp_error *err)
+{
+    if (decoder->width == 0) {
+        decoder->width = image->width;
+        decoder->height = image->height;
+        decoder->native_format = image->native_format;
+    }
+    else if (decoder->width != image->width || decoder->height != image->height ||
+             decoder->native_format != image->native_format) {
+        RP_FAIL(err, RP_E_DECODE, "picture changed from %dx%d, format %d, to %dx%d, format %d",
+                decoder->width, decoder->height, decoder->native_format, image->width,
+                image->height, image->native_format);
+    }
+    return RP_OK;
+}
+
+rp_status rp_decoder_receive(rp_decoder *decoder, rp_frame **out, struct rp_error *err)
+{
+    RP_TRY(check_open(decoder, err));
+    rp_frame *frame = NULL;
+    RP_TRY(rp_frame_pool_get(decoder->frames, &frame, err));
+    rp_gate_enter();
+    rp_status status = decoder->backend->receive(decoder->native, frame, err);
+    rp_gate_leave();
+    if (status == RP_OK) {
+        status = check_same(decoder, &frame->image, err);
+    }
+    else if (status == RP_AGAIN && decoder->drained) {
+        status = rp_error_set(err, RP_E_DECODE, "the decoder wants packets after the drain");
+    }
+    if (status != RP_OK) {
+        rp_frame_unref(&frame);
+        if (status < 0) {
+            close_decoder(decoder);
+        }
+        return status;
+    }
+    *out = frame;
+    return RP_OK;
+}
