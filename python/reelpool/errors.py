@@ -1,0 +1,273 @@
+"""Errors of reelpool: one class per cause, each also a builtin error.
+
+Every class derives from `ReelpoolError` and from the builtin that a caller would catch anyway, is built from
+one string (so torch's DataLoader can raise it again from a worker), and pickles with its coordinates. The
+coordinates are attributes, None where unknown: `dataset revision file offset length episode frame camera time
+nearest status`. `offset` and `length` are bytes, `time` and `nearest` seconds, `frame` counts from the
+episode's start, `status` is an HTTP status or an errno.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+__all__ = [
+    "AuthError",
+    "BackwardCompatibilityError",
+    "ClosedError",
+    "CompatibilityError",
+    "CudaError",
+    "DatasetChangedError",
+    "DecodeError",
+    "FormatError",
+    "ForwardCompatibilityError",
+    "FrameTimestampError",
+    "LoaderStalledError",
+    "MissingExtraError",
+    "NotFoundError",
+    "OfflineError",
+    "ReelpoolError",
+    "RemoteError",
+    "RemoteTimeoutError",
+    "SharedMemoryError",
+    "StateError",
+    "StorageError",
+    "TooManyBadSamplesError",
+    "UnsupportedMediaError",
+    "from_core",
+    "make_error",
+]
+
+COORDINATES = (
+    "dataset",
+    "revision",
+    "file",
+    "offset",
+    "length",
+    "episode",
+    "frame",
+    "camera",
+    "time",
+    "nearest",
+    "status",
+)
+
+
+class ReelpoolError(Exception):
+    """Base of all errors of this package."""
+
+    dataset: str | None = None
+    revision: str | None = None
+    file: str | None = None
+    offset: int | None = None
+    length: int | None = None
+    episode: int | None = None
+    frame: int | None = None
+    camera: str | None = None
+    time: float | None = None
+    nearest: float | None = None
+    status: int | None = None
+
+
+class FrameTimestampError(ReelpoolError, ValueError):
+    """No stored frame lies within the tolerance of a wanted time."""
+
+
+class FormatError(ReelpoolError, ValueError):
+    """A file of the dataset breaks its format."""
+
+
+class UnsupportedMediaError(ReelpoolError, NotImplementedError):
+    """Sound data of a kind that this build does not read."""
+
+
+class DecodeError(ReelpoolError, RuntimeError):
+    """A picture could not be decoded."""
+
+
+class TooManyBadSamplesError(DecodeError):
+    """More samples were substituted than `max_bad_fraction` permits."""
+
+
+class DatasetChangedError(ReelpoolError, RuntimeError):
+    """A file is not the one that was opened at the start."""
+
+
+class StorageError(ReelpoolError, OSError):
+    """The operating system failed to read a file."""
+
+
+class NotFoundError(ReelpoolError, FileNotFoundError):
+    """A file or dataset does not exist."""
+
+
+class AuthError(ReelpoolError, PermissionError):
+    """Access was refused."""
+
+
+class RemoteError(ReelpoolError, OSError):
+    """A server answered with a failure."""
+
+
+class RemoteTimeoutError(RemoteError, TimeoutError):
+    """No byte came from a server within the deadline."""
+
+
+class LoaderStalledError(ReelpoolError, TimeoutError):
+    """No stage of the loader moved within the deadline."""
+
+
+class ClosedError(ReelpoolError, RuntimeError):
+    """The object was closed."""
+
+
+class CudaError(ReelpoolError, RuntimeError):
+    """The GPU or its driver failed."""
+
+
+class OfflineError(ReelpoolError, ConnectionError):
+    """Something is missing locally and the network is switched off."""
+
+
+class StateError(ReelpoolError, ValueError):
+    """A state does not belong to this dataset, order or class."""
+
+
+class CompatibilityError(ReelpoolError, ValueError):
+    """The dataset's format version cannot be read."""
+
+
+class BackwardCompatibilityError(CompatibilityError):
+    """The dataset is older than v2.0."""
+
+
+class ForwardCompatibilityError(CompatibilityError):
+    """The dataset is of v4.0 or newer."""
+
+
+class SharedMemoryError(ReelpoolError, OSError):
+    """Shared memory could not be made or mapped."""
+
+
+class MissingExtraError(ReelpoolError, ImportError):
+    """An optional package is not installed."""
+
+
+_CORE_CLASSES: dict[str, type[BaseException]] = {
+    "TIMESTAMP": FrameTimestampError,
+    "FORMAT": FormatError,
+    "UNSUPPORTED": UnsupportedMediaError,
+    "DECODE": DecodeError,
+    "CHANGED": DatasetChangedError,
+    "IO": StorageError,
+    "NOT_FOUND": NotFoundError,
+    "AUTH": AuthError,
+    "HTTP": RemoteError,
+    "TIMEOUT": RemoteTimeoutError,
+    "STALLED": LoaderStalledError,
+    "CLOSED": ClosedError,
+    "CUDA": CudaError,
+    "NOMEM": MemoryError,
+    "ARG": ValueError,
+}
+
+# What to do, by core code. {dataset}, {episode} and {file} are filled in below.
+_ADVICE: dict[str, str] = {
+    "TIMESTAMP": "Run: reelpool inspect {dataset}{episode}     Or: a larger tolerance_s=",
+    "FORMAT": "Run: reelpool inspect {dataset}{episode}     Or: fetch {file} again",
+    "UNSUPPORTED": "Run: reelpool doctor (codecs and pixel formats of this build)",
+    "DECODE": "Run: reelpool inspect {dataset}{episode}     Or: fetch {file} again, or leave the episode out (episodes=)",
+    "CHANGED": "The file was replaced while in use: open the dataset again",
+    "IO": "Check the disk and the permissions of {file}",
+    "NOT_FOUND": "Fetch {file} again, or leave its episodes out (episodes=)",
+    "AUTH": "Run: hf auth login     Or: check the permissions of {file}",
+    "HTTP": "Try again later; the answer above is the server's",
+    "TIMEOUT": "Check the network; storage_options={{'network_timeout': seconds}} waits longer",
+    "STALLED": "Raise timeout_s=, or lower num_threads= and prefetch_batches=",
+    "CLOSED": "Make a new object; this one was closed",
+    "CUDA": "Use device='cpu'     Or run: reelpool doctor",
+    "NOMEM": "Lower batch_size=, prefetch_batches= or memory_budget=",
+}
+
+_URL = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*://)([^\s/@?#'\"]*@)?([^\s?#'\"]*)([?#][^\s'\"]*)?")
+
+
+def redact(text: str) -> str:
+    """`text` with user names, passwords, queries and fragments cut out of every URL in it."""
+    return _URL.sub(lambda m: m.group(1) + m.group(3), text)
+
+
+def _known(value: Any) -> bool:
+    if value is None or value == "":
+        return False
+    return not (isinstance(value, float) and math.isnan(value))
+
+
+def _clean(coords: dict[str, Any]) -> dict[str, Any]:
+    unknown = sorted(set(coords) - set(COORDINATES))
+    if unknown:
+        raise TypeError(f"unknown error coordinates: {', '.join(unknown)}")
+    return {k: redact(v) if isinstance(v, str) else v for k, v in coords.items() if _known(v)}
+
+
+def make_error(cls: type[BaseException], message: str, **coords: Any) -> BaseException:
+    """An error of class `cls` with `message` (URL queries cut out) and the given coordinates as attributes.
+
+    Coordinates that are None, "" or NaN count as unknown. Raises TypeError for a name that is no coordinate.
+    """
+    error = cls(redact(message))
+    for name, value in _clean(coords).items():
+        setattr(error, name, value)
+    return error
+
+
+def _size(count: int) -> str:
+    if count < 1_000_000:
+        return f"byte {count}"
+    return f"{count / 1e6:.1f} MB"
+
+
+def _place(coords: dict[str, Any], message: str) -> str:
+    """Where it happened: the coordinates that `message` does not name already."""
+    parts = []
+    if "frame" in coords:
+        parts.append(f"frame {coords['frame']}")
+    if "camera" in coords and coords["camera"] not in message:
+        parts.append(f"camera {coords['camera']}")
+    if "episode" in coords:
+        parts.append(f"episode {coords['episode']}")
+    if "time" in coords:
+        near = f" (nearest {coords['nearest']:.6f} s)" if "nearest" in coords else ""
+        parts.append(f"time {coords['time']:.6f} s{near}")
+    where = [str(coords[k]) for k in ("dataset", "file") if k in coords and str(coords[k]) not in message]
+    if where:
+        at = f" @ {_size(coords['offset'])}" if "offset" in coords else ""
+        parts.append(" ".join(where) + at)
+    return ", ".join(p for p in parts if not re.search(rf"{re.escape(p)}\b", message))
+
+
+def from_core(code_name: str, message: str, coords: dict[str, Any] | None = None) -> BaseException:
+    """The exception for an error of the C core.
+
+    `code_name` is the core's status without its prefix ("FORMAT", "DECODE", ...), `message` what happened,
+    `coords` any of the coordinates; -1 as offset, length, episode, frame or status counts as unknown, as do
+    "", None and NaN. The text is `message`, the place, and a line that says what to do. An unknown code gives
+    a ReelpoolError.
+    """
+    cleaned = _clean(dict(coords or {}))
+    for name in ("offset", "length", "episode", "frame", "status"):
+        if name in cleaned and cleaned[name] < 0:
+            del cleaned[name]
+    cls = _CORE_CLASSES.get(code_name, ReelpoolError)
+    text = redact(message)
+    place = _place(cleaned, text)
+    if place:
+        text = f"{text}, {place}"
+    advice = _ADVICE.get(code_name)
+    if advice:
+        episode = f" --episode {cleaned['episode']}" if "episode" in cleaned else ""
+        target = cleaned.get("dataset", "DATASET")
+        text += "\n  " + advice.format(dataset=target, episode=episode, file=cleaned.get("file", "the file"))
+    return make_error(cls, text, **cleaned)

@@ -1,0 +1,266 @@
+"""From a repo id or root to the files of a dataset, and only to those.
+
+Everything that `info.json` says about paths is untrusted: templates go through `PathTemplate` (never
+str.format), and files open through `LocalRoot`, which keeps them beneath the root.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from . import env
+from .errors import FormatError, NotFoundError, StorageError, UnsupportedMediaError, make_error
+
+INFO_FILE = "meta/info.json"
+MAX_PATH = 4096
+REVISIONS = ("v3.0", "v2.1", "v2.0", "main")  # tried in this order when none is given
+
+_REPO_ID = re.compile(r"[A-Za-z0-9_.-]{1,96}(/[A-Za-z0-9_.-]{1,96})?")
+_FIELD = re.compile(r"\{([^{}:!]*)(?::([^{}]*))?\}")
+_INT_SPEC = re.compile(r"(0?\d{0,2})d?")
+
+
+def check_path(path: str, source: str) -> str:
+    """`path` if it is a relative path that cannot leave its root, else FormatError naming `source`."""
+    why = None
+    if not path or len(path) > MAX_PATH:
+        why = f"has {len(path)} characters (1 to {MAX_PATH} are allowed)"
+    elif any(ord(c) < 32 or ord(c) == 127 for c in path):
+        why = "holds a control character"
+    elif "\\" in path:
+        why = "holds a backslash"
+    elif path.startswith("/") or re.match(r"[A-Za-z]:", path):
+        why = "is absolute"
+    elif ".." in path.split("/"):
+        why = "holds '..'"
+    if why:
+        raise make_error(FormatError, f"{source}: path {path[:200]!r} {why}", file=INFO_FILE)
+    return path
+
+
+class PathTemplate:
+    """A path template of `info.json`, such as "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet".
+
+    `text` may hold `{name}` and `{name:03d}` for the integers in `fields`, and the names in `strings`, which
+    are filled in at once. Everything else raises FormatError naming info.json and `where`, its field.
+    """
+
+    def __init__(self, text: object, where: str, fields: tuple[str, ...], **strings: str) -> None:
+        source = f"{INFO_FILE}: {where}"
+        if not isinstance(text, str):
+            raise make_error(FormatError, f"{source} is not a string: {text!r}", file=INFO_FILE)
+        self.names: list[str] = []
+
+        def field(match: re.Match[str]) -> str:
+            name, spec = match.group(1), match.group(2)
+            if name in strings and not spec:
+                return strings[name].replace("%", "%%")
+            width = _INT_SPEC.fullmatch(spec or "")
+            if name not in fields or width is None:
+                allowed = ", ".join((*fields, *strings))
+                problem = f"unknown field {match.group(0)!r} (allowed: {allowed})"
+                raise make_error(FormatError, f"{source}: {problem}", file=INFO_FILE)
+            self.names.append(name)
+            return f"%{width.group(1)}d"
+
+        pieces = []
+        end = 0
+        for match in _FIELD.finditer(text):
+            pieces += [self._literal(text[end : match.start()], source), field(match)]
+            end = match.end()
+        pieces.append(self._literal(text[end:], source))
+        self._format = "".join(pieces)
+        # Integers render as digits only, so one rendered path speaks for all of them.
+        check_path(self._format % tuple(0 for _ in self.names), source)
+
+    @staticmethod
+    def _literal(text: str, source: str) -> str:
+        if "{" in text or "}" in text:
+            raise make_error(FormatError, f"{source}: unbalanced brace near {text[:80]!r}", file=INFO_FILE)
+        return text.replace("%", "%%")
+
+    def format(self, **values: int) -> str:
+        """The path for non-negative integer `values`, one for each field."""
+        return self._format % tuple(values[name] for name in self.names)
+
+    def format_many(self, **columns: list[int]) -> list[str]:
+        """The paths for columns of equal length."""
+        if not self.names:
+            return [self._format % ()] * len(next(iter(columns.values())))
+        return [self._format % row for row in zip(*(columns[name] for name in self.names))]
+
+
+class LocalRoot:
+    """Opens a dataset's files, none outside `path`.
+
+    A symbolic link may leave the root only as in huggingface_hub's cache: from `snapshots/<commit>/` to the
+    sibling `blobs/`. Folders are resolved once each.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._real = os.path.realpath(self.path)
+        self._blobs: str | None = None
+        head, tail = os.path.split(os.path.dirname(self._real))
+        if tail == "snapshots":
+            self._blobs = os.path.realpath(os.path.join(head, "blobs"))
+        self._folders: dict[str, str] = {}
+
+    def _inside(self, real: str) -> bool:
+        bases = [self._real] if self._blobs is None else [self._real, self._blobs]
+        return any(real == base or real.startswith(base.rstrip("/") + "/") for base in bases)
+
+    def _refuse(self, rel: str, real: str) -> FormatError:
+        return make_error(FormatError, f"{rel} leads out of the dataset, to {real}", file=rel)
+
+    def resolve(self, rel: str) -> str:
+        """The absolute path of the regular file `rel`.
+
+        Raises FormatError if it leaves the root or is no regular file, NotFoundError, StorageError.
+        """
+        check_path(rel, "file")
+        folder, name = os.path.split(rel)
+        real = self._folders.get(folder)
+        if real is None:
+            real = os.path.realpath(os.path.join(self._real, folder))
+            if not self._inside(real):
+                raise self._refuse(rel, real)
+            self._folders[folder] = real
+        path = os.path.join(real, name)
+        try:
+            mode = os.lstat(path).st_mode
+            if stat.S_ISLNK(mode):
+                path = os.path.realpath(path)
+                if not self._inside(path):
+                    raise self._refuse(rel, path)
+                mode = os.lstat(path).st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            raise make_error(NotFoundError, f"{rel} is missing below {self.path}", file=rel) from None
+        except OSError as error:
+            raise make_error(StorageError, f"{rel}: {error.strerror}", file=rel, status=error.errno) from error
+        if not stat.S_ISREG(mode):
+            raise make_error(FormatError, f"{rel} is not a regular file", file=rel)
+        return path
+
+    def exists(self, rel: str) -> bool:
+        """True if `resolve(rel)` finds the file; FormatError if it leaves the root."""
+        try:
+            self.resolve(rel)
+        except NotFoundError:
+            return False
+        return True
+
+    def read_bytes(self, rel: str, limit: int | None = None) -> bytes:
+        """The whole file. Raises FormatError above `limit` bytes, else as `resolve`."""
+        path = self.resolve(rel)
+        try:
+            with open(path, "rb") as stream:
+                data = stream.read() if limit is None else stream.read(limit + 1)
+        except OSError as error:
+            raise make_error(StorageError, f"{rel}: {error.strerror}", file=rel, status=error.errno) from error
+        if limit is not None and len(data) > limit:
+            raise make_error(FormatError, f"{rel} is larger than {limit} bytes", file=rel)
+        return data
+
+
+class Root(NamedTuple):
+    """Where a dataset lies: its directory, and the commit or branch if a cache told it."""
+
+    path: Path
+    revision: str | None
+
+
+def _remote(what: str) -> UnsupportedMediaError:
+    return make_error(
+        UnsupportedMediaError,
+        f"{what} is remote, and this version reads local datasets only\n"
+        "  Run: hf download --repo-type dataset --local-dir DIR OWNER/NAME     then pass root=DIR",
+    )
+
+
+def _local(location: str) -> Path:
+    """The directory behind a root argument. Raises UnsupportedMediaError for a remote one."""
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", location)
+    if scheme is None:
+        return Path(location).expanduser()
+    if scheme.group(1).lower() != "file":
+        raise _remote(f"{scheme.group(1)}:// root")
+    parts = urlsplit(location)
+    if parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
+        raise ValueError(f"root={location!r}: use file:///absolute/path, without host, query or fragment")
+    return Path(unquote(parts.path))
+
+
+def _snapshots(cache: Path, repo_id: str, revision: str | None) -> list[Root]:
+    """Copies in a huggingface_hub cache, the wanted one first."""
+    base = cache / ("datasets--" + repo_id.replace("/", "--"))
+    if revision is not None and re.fullmatch(r"[0-9a-f]{40}", revision):
+        return [Root(base / "snapshots" / revision, revision)]
+    found = []
+    for name in REVISIONS if revision is None else (revision,):
+        if ".." in name.split("/") or name.startswith("/"):
+            continue
+        try:
+            commit = (base / "refs" / name).read_text(encoding="ascii").strip()
+        except (OSError, ValueError):
+            continue  # no such branch in this cache
+        if re.fullmatch(r"[0-9a-f]{40}", commit):
+            found.append(Root(base / "snapshots" / commit, commit))
+    return found
+
+
+def resolve_root(
+    repo_id: str,
+    root: str | os.PathLike[str] | None = None,
+    revision: str | None = None,
+    repo_type: str = "dataset",
+) -> Root:
+    """The directory of a dataset: `root`, else a local copy of `repo_id`.
+
+    Copies are searched in HF_LEROBOT_HOME/{repo_id} (unless it is an unfinished or old download), then below
+    HF_LEROBOT_HOME/hub and HF_HUB_CACHE at `revision` (None: v3.0, v2.1, v2.0, main). Raises NotFoundError
+    naming the places, UnsupportedMediaError for what is remote, ValueError for a malformed repo id.
+    """
+    if repo_type not in ("dataset", "bucket"):
+        raise ValueError(f"repo_type must be 'dataset' or 'bucket', not {repo_type!r}")
+    if root is None and "://" in repo_id:
+        root = repo_id
+    if root is not None:
+        path = _local(os.fspath(root))
+        if not (path / INFO_FILE).is_file():
+            raise make_error(
+                NotFoundError,
+                f"no dataset in {path}: {INFO_FILE} is missing\n"
+                "  Run: hf download --repo-type dataset --local-dir "
+                f"{path} {repo_id}     Or: pass the directory that holds meta/",
+                dataset=repo_id,
+                file=INFO_FILE,
+            )
+        return Root(path, revision)
+    if repo_type == "bucket":
+        raise _remote(f"bucket {repo_id}")
+    if not _REPO_ID.fullmatch(repo_id) or ".." in repo_id or "--" in repo_id:
+        raise ValueError(f"repo_id={repo_id!r}: use OWNER/NAME, or root= for a local directory")
+    home = env.hf_lerobot_home()
+    candidates = []
+    if not (home / repo_id / ".cache/huggingface/download").exists():
+        candidates.append(Root(home / repo_id, revision))
+    candidates += _snapshots(home / "hub", repo_id, revision)
+    candidates += _snapshots(env.hf_hub_cache(), repo_id, revision)
+    for candidate in candidates:
+        if (candidate.path / INFO_FILE).is_file():
+            return candidate
+    wanted = f" at revision {revision}" if revision else ""
+    places = ", ".join(str(p) for p in (home / repo_id, home / "hub", env.hf_hub_cache()))
+    raise make_error(
+        NotFoundError,
+        f"no local copy of {repo_id}{wanted} (searched {places}), and this version does not download\n"
+        f"  Run: hf download --repo-type dataset --local-dir DIR {repo_id}     then pass root=DIR",
+        dataset=repo_id,
+        revision=revision,
+    )
