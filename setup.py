@@ -1,8 +1,9 @@
 """Builds the one extension module, reelpool._core; everything else stands in pyproject.toml.
 
-Knobs (environment): REELPOOL_DEBUG=1 builds without optimisation and with assertions, REELPOOL_WERROR=1
-makes warnings errors, CC and CFLAGS mean what they always mean. A CFLAGS with -fsanitize drops the
-release flags: _FORTIFY_SOURCE and -O3 hide from a sanitizer what it is there to see.
+Knobs (environment): REELPOOL_DEBUG=1 builds without optimisation and with assertions,
+REELPOOL_WERROR=1 makes warnings errors, CC and CFLAGS mean what they always mean. A CFLAGS with
+-fsanitize drops the release flags: _FORTIFY_SOURCE and -O3 hide from a sanitizer what it is there
+to see.
 """
 
 import os
@@ -19,9 +20,9 @@ ROOT = Path(__file__).resolve().parent
 PACKAGES = ["libavcodec", "libavutil", "libswscale"]
 OLDEST_LIBAVCODEC = "59.37"  # FFmpeg 5.1
 INSTALL_LINES = """\
-  Debian, Ubuntu:  apt install build-essential pkg-config libavcodec-dev libavutil-dev libswscale-dev
-  Fedora:          dnf install gcc pkgconf-pkg-config ffmpeg-free-devel
-  macOS, Homebrew: brew install pkg-config ffmpeg"""
+  Debian, Ubuntu: apt install build-essential pkg-config libavcodec-dev libavutil-dev libswscale-dev
+  Fedora:         dnf install gcc pkgconf-pkg-config ffmpeg-free-devel
+  macOS:          brew install pkg-config ffmpeg"""
 
 WARNINGS = [
     "-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes", "-Wmissing-prototypes", "-Wvla",

@@ -1,14 +1,15 @@
-"""Builds and runs the C tests, the kernel checks and the fuzz replays, each linked by the include law.
+"""Builds and runs the C tests, kernel checks and fuzz replays, each linked by the include law.
 
-    python tests/build_c.py [--variant plain|clang|asan|tsan|fuzz] [--werror] [--build-only] [NAME...]
+    python tests/build_c.py [--variant plain|clang|asan|tsan|fuzz] [--werror] [NAME...]
 
-Every tests/c/test_<module>.c, tests/c/check_*.c and tests/fuzz/fuzz_<parser>.c becomes one program in
-build/c-<variant>/, linked with the folder of csrc that its module lives in and the folders which that
-one may include, and nothing else: a demux test that links is a proof that demux needs no FFmpeg.
+Every tests/c/test_<module>.c, tests/c/check_*.c and tests/fuzz/fuzz_<parser>.c becomes one program
+in build/c-<variant>/, linked with the folder of csrc that its module lives in and the folders that
+folder may include, and nothing else: a demux test that links proves that demux needs no FFmpeg.
 A name selects programs (`mp4_index`, `test_mp4_index`); the last line counts passed and failed.
 """
 
 import argparse
+import contextlib
 import functools
 import os
 import re
@@ -123,10 +124,8 @@ class Builder:
         shared = {p for s in sources for p in self.parts(s)[0]}
 
         def attempt(source):
-            try:
+            with contextlib.suppress(BuildError):  # every program that needs it reports it
                 self.compile(source)
-            except BuildError:
-                pass  # every program that needs it reports it
 
         with ThreadPoolExecutor(min(2, len(os.sched_getaffinity(0)))) as pool:
             list(pool.map(attempt, sorted(shared)))
@@ -206,10 +205,10 @@ def programs(variant, names):
                  *found]  # fmt: skip
     if not names:
         return found
-    chosen = [p for p in found if p.stem in names or re.sub(r"^[a-z]+_", "", p.stem, 1) in names]
+    chosen = [p for p in found if p.stem in names or p.stem.partition("_")[2] in names]
     groups = {"c": "c", "fuzz-replay": "fuzz"}
     chosen += [p for n in names if n in groups for p in found if p.parent.name == groups[n]]
-    known = {p.stem for p in chosen} | {re.sub(r"^[a-z]+_", "", p.stem, 1) for p in chosen}
+    known = {p.stem for p in chosen} | {p.stem.partition("_")[2] for p in chosen}
     unknown = [n for n in names if n not in known and n not in groups]
     if unknown:
         raise SystemExit(f"no C test or fuzz target is named {' '.join(unknown)}")

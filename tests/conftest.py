@@ -1,7 +1,7 @@
 """What all Python tests share: the report's header, the real data, and REELPOOL_REQUIRE.
 
-A test that cannot run here skips and names the reason. REELPOOL_REQUIRE=torch,data,lerobot,gpu,slurm
-turns those skips into failures whose reason names the word, so that a CI job cannot pass by skipping.
+A test that cannot run here skips and names the reason. REELPOOL_REQUIRE=torch,data,lerobot makes
+failures of the skips whose reason names one of the words: a CI job must not pass by skipping.
 """
 
 import importlib.metadata

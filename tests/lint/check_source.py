@@ -25,9 +25,11 @@ LAW = {
     "python": ((), ("base", "fetch", "demux", "pool")),
 }
 # <header> that is not the C library's: the files that may include it
+AV_FILES = r"decode/(dec_(av|cuda)\w*\.[ch]|av_compat\.h)"
 SIMD = r"convert/convert_(avx2|avx512|neon)\w*\.c"
 VENDOR = (
-    (r"libav(codec|util)/", r"decode/(dec_(av|cuda)\w*\.[ch]|av_compat\.h)"),
+    (r"libavcodec/", AV_FILES),
+    (r"libavutil/", AV_FILES + r"|convert/convert_sws\.c"),
     (r"libswscale/", r"convert/convert_sws\.c"),
     (r"curl/", r"fetch/http\.c"),
     (r"(cuda|nvcuvid|dynlink_)\w*\.h|ffnvcodec/", r"decode/dec_cuda\.c|convert/cuda_device\.c"),
@@ -286,9 +288,9 @@ def check_python(source):
             outside = module.startswith("reelpool.") and inner in OUTER
             if outside and top not in (*OUTER, "__main__.py"):
                 yield node.lineno, f"reelpool.{inner} is imported by nothing but itself"
-        if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv"):
-            if not re.fullmatch(ENVIRONMENT, name):
-                yield node.lineno, f"os.{node.attr} is for env.py"
+        reads = isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
+        if reads and not re.fullmatch(ENVIRONMENT, name):
+            yield node.lineno, f"os.{node.attr} is for env.py"
 
 
 def unguarded(tree):
@@ -329,7 +331,7 @@ def check_names(root):
         where = path.relative_to(root).as_posix()
         if other != path.parent:
             yield where, 1, f"{other.name}/ has a {path.stem} already"
-        if re.search(r"(_utils?|_misc|_helpers?|2)$", path.stem) and path.stem != "convert_avx2":
+        if re.search(r"_(utils?|misc|helpers?|\d)$", path.stem):
             yield where, 1, "a file's name is its topic"
 
 

@@ -68,7 +68,8 @@ def body(lines):
 
 # Path, content, and part of the message that must come of it.
 BAD = {
-    "up": ("csrc/demux/a.c", '#include "demux/demux.h"\n#include "pool/pool.h"\n', "may not include"),
+    "up": ("csrc/demux/a.c", '#include "demux/demux.h"\n#include "pool/pool.h"\n',
+           "may not include"),
     "private": ("csrc/pool/a.c", '#include "pool/pool.h"\n#include "demux/mp4_priv.h"\n',
                 "may not include"),
     "packet only": ("csrc/decode/a.c", '#include "decode/decode.h"\n#include "demux/mp4_box.h"\n',
