@@ -10,8 +10,13 @@ static int chosen_tier;
 
 const struct rp_kernels *rp_kernels_of(enum rp_cpu_tier tier)
 {
-    (void)tier;
-    return &rp_kernels_c;
+    switch (tier) {
+#if defined(__x86_64__)
+    case RP_CPU_AVX2: return &rp_kernels_avx2;
+    case RP_CPU_AVX512: return &rp_kernels_avx512;
+#endif
+    default: return &rp_kernels_c;
+    }
 }
 
 enum rp_cpu_tier rp_convert_init(enum rp_cpu_tier highest)

@@ -29,6 +29,10 @@ struct rp_kernels {
 };
 
 extern const struct rp_kernels rp_kernels_c;
+#if defined(__x86_64__)
+extern const struct rp_kernels rp_kernels_avx2;
+extern const struct rp_kernels rp_kernels_avx512;
+#endif
 
 /* Table of a tier that this machine has (rp_cpu_limit). Owner: constant. Thread: any.
  * Blocks: never. */
