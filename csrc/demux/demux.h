@@ -19,12 +19,13 @@ struct rp_byte_range {
 
 /* Search for the `moov` box. Zero it before the first call; read its fields never. */
 struct rp_moov_search {
-    int64_t at;    /* offset of the next top-level box header to look at */
-    int boxes;     /* top-level boxes seen, capped */
+    int64_t at; /* offset of the next top-level box header to look at */
+    int boxes;  /* top-level boxes seen, capped */
 };
 
 /* One step of the search. `data` holds the file's bytes [data_offset, data_offset + len).
- * Returns RP_OK: *moov is the box, header included; RP_AGAIN: read *need (inside the file, small)
+ * Returns RP_OK: *moov is the box, header included; RP_AGAIN: read *need (inside the file,
+ * 4 KiB of the head, later <= 1 MiB; past `mdat` that is usually all of `moov`)
  * and call again with those bytes; first call: len = 0 is allowed, it asks for the head.
  * Owner: everything is the caller's. Thread: any. Blocks: never. NULL: only err.
  * Errors: RP_E_FORMAT no moov, broken box; RP_E_UNSUPPORTED fragmented (moof), moov too large. */
@@ -47,24 +48,24 @@ const char *rp_codec_name(enum rp_codec codec);
 /* What a decoder must know before its first packet. Pointers live as long as the index. */
 struct rp_codec_params {
     enum rp_codec codec;
-    int width, height;          /* pixels, from the sample entry */
-    const uint8_t *extradata;   /* payload of av1C/avcC/hvcC/vpcC, or of the esds DecoderSpecificInfo */
+    int width, height;        /* pixels, from the sample entry */
+    const uint8_t *extradata; /* payload of av1C/avcC/hvcC/vpcC or of esds' DecoderSpecificInfo */
     size_t extradata_len;
-    bool has_colour;            /* a `colr` box of type nclx or nclc is present */
+    bool has_colour;                 /* a `colr` box of type nclx or nclc is present */
     int primaries, transfer, matrix; /* its ISO 23091-2 numbers (= AVColor* numbers) */
-    int full_range;             /* 1 full, 0 limited, -1 not stated (nclc) */
-    uint64_t hash;              /* of all the above: equal parameters have equal hashes */
+    int full_range;                  /* 1 full, 0 limited, -1 not stated (nclc) */
+    uint64_t hash;                   /* of all the above: equal parameters have equal hashes */
 };
 
 typedef struct rp_index rp_index;
 
 /* One sample (coded picture) of the video track, by its position in decode order. */
 struct rp_sample {
-    int64_t offset;  /* bytes from the start of the file */
-    uint32_t size;   /* bytes, > 0 */
-    bool key;        /* sync sample */
-    bool addressable;/* pts >= 0 and inside the edit */
-    int64_t pts, dts;/* ticks, after edits */
+    int64_t offset;   /* bytes from the start of the file */
+    uint32_t size;    /* bytes, > 0 */
+    bool key;         /* sync sample */
+    bool addressable; /* pts >= 0 and inside the edit */
+    int64_t pts, dts; /* ticks, after edits; dts <= pts */
 };
 
 /* Parse a whole `moov` box (header included) into an index.
@@ -82,11 +83,11 @@ const struct rp_codec_params *rp_index_codec(const rp_index *index);
 int64_t rp_index_samples(const rp_index *index);     /* coded pictures */
 int64_t rp_index_addressable(const rp_index *index); /* pictures that a time can name */
 uint32_t rp_index_timescale(const rp_index *index);  /* ticks per second, > 0 */
-int64_t rp_index_duration(const rp_index *index);    /* ticks from pts 0 to the end of the last picture */
+int64_t rp_index_duration(const rp_index *index);    /* ticks, pts 0 to the last picture's end */
 size_t rp_index_bytes(const rp_index *index);        /* memory it takes */
 
-/* Read sample i in decode order, 0 <= i < rp_index_samples. Owner: *out is the caller's. Thread: any.
- * Blocks: never. Cost: O(1), amortised over ascending i. Errors: none (i is asserted). */
+/* Read sample i in decode order, 0 <= i < rp_index_samples. Owner: *out is the caller's. Thread:
+ * any. Blocks: never. Cost: O(1), amortised over ascending i. Errors: none (i is asserted). */
 void rp_index_sample(const rp_index *index, int64_t i, struct rp_sample *out);
 
 /* Find the picture shown nearest to time t (seconds, f64), ties to the earlier; accepted if the
