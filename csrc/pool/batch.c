@@ -1,0 +1,225 @@
+#include "pool/pool_priv.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define FIELD_ALIGN 64
+#define MAX_BATCH_BYTES ((size_t)1 << 40)
+
+static size_t camera_bytes(const struct rp_camera *camera)
+{
+    size_t element = camera->type == RP_PIXEL_U8 ? 1 : camera->type == RP_PIXEL_U16 ? 2 : 4;
+    return (size_t)camera->height * (size_t)camera->width * (size_t)camera->channels * element;
+}
+
+static rp_status add_field(int64_t n, size_t sample_bytes, size_t count, size_t *at,
+                           size_t **offset, struct rp_error *err)
+{
+    size_t bytes, end;
+    if (__builtin_mul_overflow(sample_bytes, count, &bytes) ||
+        __builtin_mul_overflow(bytes, (size_t)n, &bytes) ||
+        __builtin_add_overflow(*at, bytes, &end) || end > MAX_BATCH_BYTES) {
+        RP_FAIL(err, RP_E_ARG, "a batch of %lld samples exceeds 2^40 bytes", (long long)n);
+    }
+    if (*offset != NULL) {
+        *(*offset)++ = *at;
+    }
+    *at = (end + FIELD_ALIGN - 1) / FIELD_ALIGN * FIELD_ALIGN;
+    return RP_OK;
+}
+
+rp_status rp_loader_layout(const rp_loader *loader, int64_t n, size_t *offset, size_t *bytes,
+                           struct rp_error *err)
+{
+    const struct rp_dataset_desc *desc = loader->desc;
+    size_t at = 0;
+    for (int i = 0; i < desc->n_cameras; i++) {
+        const struct rp_camera *camera = &desc->camera[i];
+        RP_TRY(add_field(n, camera_bytes(camera), (size_t)camera->window.n, &at, &offset, err));
+    }
+    for (int i = 0; i < desc->n_columns; i++) {
+        const struct rp_column *column = &desc->column[i];
+        RP_TRY(add_field(n, column->row_bytes, (size_t)column->window.n, &at, &offset, err));
+    }
+    for (int i = 0; i < desc->n_pads; i++) {
+        RP_TRY(add_field(n, 1, (size_t)desc->pad[i].window.n, &at, &offset, err));
+    }
+    *bytes = at;
+    return RP_OK;
+}
+
+rp_status batch_take_free_locked(rp_loader *loader, struct batch **out, struct rp_error *err)
+{
+    struct batch *batch = loader->batches;
+    while (batch != NULL && batch->state != BATCH_FREE) {
+        batch = batch->next;
+    }
+    if (batch == NULL) {
+        batch = rp_calloc(1, sizeof(*batch));
+        if (batch == NULL) {
+            RP_FAIL(err, RP_E_NOMEM, "out of memory for a batch");
+        }
+        batch->next = loader->batches;
+        loader->batches = batch;
+    }
+    batch->stream = batch->cancelled = batch->may_grow = batch->has_columns = false;
+    batch->pending = batch->n_wants = 0;
+    batch->error_order = INT32_MAX;
+    rp_error_clear(&batch->error);
+    *out = batch;
+    return RP_OK;
+}
+
+rp_status batch_set_rows(struct batch *batch, const int64_t *rows, int64_t n, struct rp_error *err)
+{
+    if (n > batch->cap_rows) {
+        int64_t *grown = rp_realloc(batch->rows, (size_t)n, sizeof(*grown));
+        if (grown == NULL) {
+            RP_FAIL(err, RP_E_NOMEM, "out of memory for a batch of %lld samples", (long long)n);
+        }
+        batch->rows = grown;
+        batch->cap_rows = n;
+    }
+    memcpy(batch->rows, rows, (size_t)n * sizeof(*rows));
+    batch->n = n;
+    return RP_OK;
+}
+
+rp_status batch_reserve(const rp_loader *loader, struct batch *batch, struct rp_error *err)
+{
+    const struct rp_dataset_desc *desc = loader->desc;
+    int64_t wants, files = batch->n * desc->n_cameras;
+    if (__builtin_mul_overflow(batch->n, loader->wants_per_sample, &wants) || wants > INT32_MAX) {
+        RP_FAIL(err, RP_E_ARG, "a batch of %lld samples has too many pictures",
+                (long long)batch->n);
+    }
+    if (wants > batch->cap_wants) {
+        struct want *grown = rp_realloc(batch->want, (size_t)wants, sizeof(*grown));
+        if (grown == NULL) {
+            RP_FAIL(err, RP_E_NOMEM, "out of memory for %lld pictures", (long long)wants);
+        }
+        batch->want = grown;
+        batch->cap_wants = wants;
+    }
+    if (files > batch->cap_files) {
+        int32_t *grown = rp_realloc(batch->files, (size_t)files, sizeof(*grown));
+        if (grown == NULL) {
+            RP_FAIL(err, RP_E_NOMEM, "out of memory for %lld files", (long long)files);
+        }
+        batch->files = grown;
+        batch->cap_files = files;
+    }
+    if (batch->offsets == NULL) {
+        size_t fields = (size_t)(desc->n_cameras + desc->n_columns + desc->n_pads);
+        batch->offsets = rp_calloc(fields, sizeof(*batch->offsets));
+        if (batch->offsets == NULL) {
+            RP_FAIL(err, RP_E_NOMEM, "out of memory for a batch");
+        }
+    }
+    return rp_loader_layout(loader, batch->n, batch->offsets, &batch->bytes, err);
+}
+
+void batch_fail_locked(struct batch *batch, int32_t order, const struct rp_error *err)
+{
+    if (order < batch->error_order) {
+        batch->error_order = order;
+        batch->error = *err;
+    }
+}
+
+static void unpin_locked(rp_loader *loader, struct batch *batch)
+{
+    if (batch->pinned) {
+        for (int64_t i = 0; i < batch->n * loader->desc->n_cameras; i++) {
+            index_unpin_locked(loader, batch->files[i]);
+        }
+        batch->pinned = false;
+    }
+}
+
+/* `wants` more pictures of the batch are settled, written or failed; the last one publishes it. */
+void batch_settle_locked(rp_loader *loader, struct batch *batch, int64_t wants)
+{
+    batch->pending -= wants;
+    assert(batch->pending >= 0);
+    if (batch->pending > 0 || batch->state != BATCH_FILLING) {
+        return;
+    }
+    unpin_locked(loader, batch);
+    batch->state = BATCH_DONE;
+    if (batch->cancelled) {
+        batch_recycle_locked(loader, batch);
+    }
+    rp_cond_broadcast(&loader->done);
+}
+
+/* A block stays with the free batch, for its next use: the arena's lock cannot be taken here. */
+void batch_recycle_locked(rp_loader *loader, struct batch *batch)
+{
+    unpin_locked(loader, batch);
+    if (batch->stream) {
+        loader->stream_in_flight--;
+    }
+    batch->stream = false;
+    batch->state = BATCH_FREE;
+}
+
+rp_status batch_hand_over_locked(rp_loader *loader, struct batch *batch, rp_batch **out,
+                                 struct rp_error *err)
+{
+    assert(batch->state == BATCH_DONE);
+    rp_status status = batch->error_order != INT32_MAX ? batch->error.code : RP_OK;
+    rp_batch *handed = NULL;
+    if (status != RP_OK) {
+        if (err != NULL) {
+            *err = batch->error;
+        }
+    }
+    else {
+        handed = rp_calloc(1, sizeof(*handed));
+        if (handed == NULL) {
+            status = rp_error_set(err, RP_E_NOMEM, "out of memory for a batch");
+        }
+    }
+    if (handed != NULL) {
+        *handed = (rp_batch){.block = batch->block, .n = batch->n, .position = batch->position,
+                             .rows = batch->rows, .field_offset = batch->offsets,
+                             .bytes = batch->bytes};
+        batch->block = NULL;
+        batch->rows = NULL;
+        batch->cap_rows = 0;
+        batch->offsets = NULL;
+        rp_count(&loader->counters.samples, handed->n);
+        rp_count(&loader->counters.batches, 1);
+        *out = handed;
+    }
+    batch_recycle_locked(loader, batch);
+    return status;
+}
+
+void rp_batch_free(rp_batch **out)
+{
+    if (out == NULL || *out == NULL) {
+        return;
+    }
+    rp_batch *batch = *out;
+    *out = NULL;
+    rp_block_release(&batch->block);
+    rp_free((void *)(uintptr_t)batch->rows);
+    rp_free((void *)(uintptr_t)batch->field_offset);
+    rp_free(batch);
+}
+
+void batches_free(rp_loader *loader)
+{
+    while (loader->batches != NULL) {
+        struct batch *batch = loader->batches;
+        loader->batches = batch->next;
+        rp_block_release(&batch->block);
+        rp_free(batch->want);
+        rp_free(batch->rows);
+        rp_free(batch->files);
+        rp_free(batch->offsets);
+        rp_free(batch);
+    }
+}

@@ -1,0 +1,117 @@
+#include "pool/pool_priv.h"
+
+#define BUCKETS 256
+
+rp_status frame_cache_init(struct frame_cache *cache, size_t cap, struct rp_error *err)
+{
+    if (cap == 0) {
+        return RP_OK;
+    }
+    cache->bucket = rp_calloc(BUCKETS, sizeof(struct cached_frame *));
+    if (cache->bucket == NULL) {
+        RP_FAIL(err, RP_E_NOMEM, "out of memory for the frame cache");
+    }
+    cache->n_buckets = BUCKETS;
+    cache->cap = (int64_t)cap;
+    return RP_OK;
+}
+
+static struct cached_frame **bucket_of(struct frame_cache *cache, int32_t file, int64_t sample)
+{
+    uint64_t h = ((uint64_t)(uint32_t)file << 40 ^ (uint64_t)sample) * 0x9E3779B97F4A7C15u;
+    return &cache->bucket[(h >> 32) & (cache->n_buckets - 1)];
+}
+
+static void unlink_age(struct frame_cache *cache, struct cached_frame *f)
+{
+    *(f->newer != NULL ? &f->newer->older : &cache->newest) = f->older;
+    *(f->older != NULL ? &f->older->newer : &cache->oldest) = f->newer;
+}
+
+static void link_newest(struct frame_cache *cache, struct cached_frame *f)
+{
+    f->newer = NULL;
+    f->older = cache->newest;
+    *(cache->newest != NULL ? &cache->newest->newer : &cache->oldest) = f;
+    cache->newest = f;
+}
+
+static struct cached_frame *find(struct frame_cache *cache, int32_t file, int64_t sample)
+{
+    struct cached_frame *f = *bucket_of(cache, file, sample);
+    while (f != NULL && (f->file != file || f->sample != sample)) {
+        f = f->next_hash;
+    }
+    return f;
+}
+
+rp_frame *frame_cache_find_locked(struct frame_cache *cache, int32_t file, int64_t sample)
+{
+    if (cache->bucket == NULL) {
+        return NULL;
+    }
+    struct cached_frame *f = find(cache, file, sample);
+    if (f == NULL) {
+        return NULL;
+    }
+    unlink_age(cache, f);
+    link_newest(cache, f);
+    return rp_frame_ref(f->frame);
+}
+
+static void evict_oldest(struct frame_cache *cache)
+{
+    struct cached_frame *f = cache->oldest;
+    unlink_age(cache, f);
+    struct cached_frame **link = bucket_of(cache, f->file, f->sample);
+    while (*link != f) {
+        link = &(*link)->next_hash;
+    }
+    *link = f->next_hash;
+    cache->bytes -= (int64_t)rp_frame_bytes(f->frame);
+    rp_frame_unref(&f->frame);
+    f->next_hash = cache->spare;
+    cache->spare = f;
+}
+
+void frame_cache_put_locked(struct frame_cache *cache, int32_t file, int64_t sample,
+                            rp_frame *frame)
+{
+    int64_t bytes = (int64_t)rp_frame_bytes(frame);
+    if (cache->bucket == NULL || bytes > cache->cap || find(cache, file, sample) != NULL) {
+        return;
+    }
+    while (cache->bytes + bytes > cache->cap) {
+        evict_oldest(cache);
+    }
+    struct cached_frame *f = cache->spare;
+    if (f != NULL) {
+        cache->spare = f->next_hash;
+    }
+    else {
+        f = rp_calloc(1, sizeof(*f));
+        if (f == NULL) {
+            return; /* a cache may forget: the picture is decoded again */
+        }
+    }
+    struct cached_frame **bucket = bucket_of(cache, file, sample);
+    *f = (struct cached_frame){.next_hash = *bucket, .frame = rp_frame_ref(frame),
+                               .sample = sample, .file = file};
+    *bucket = f;
+    link_newest(cache, f);
+    cache->bytes += bytes;
+}
+
+void frame_cache_free(struct frame_cache *cache)
+{
+    while (cache->oldest != NULL) {
+        evict_oldest(cache);
+    }
+    while (cache->spare != NULL) {
+        struct cached_frame *f = cache->spare;
+        cache->spare = f->next_hash;
+        rp_free(f);
+    }
+    rp_free(cache->bucket);
+    *cache = (struct frame_cache){0};
+}

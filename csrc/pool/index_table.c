@@ -1,0 +1,154 @@
+#include "pool/pool_priv.h"
+
+#include <assert.h>
+
+#define HEAD_BYTES 4096 /* first look at a local file */
+
+rp_status index_table_init(rp_loader *loader, struct rp_error *err)
+{
+    size_t n = (size_t)loader->desc->n_files;
+    loader->indexes.entry = rp_calloc(n, sizeof(*loader->indexes.entry));
+    loader->indexes.queue = rp_calloc(n, sizeof(*loader->indexes.queue));
+    if (loader->indexes.entry == NULL || loader->indexes.queue == NULL) {
+        RP_FAIL(err, RP_E_NOMEM, "out of memory for %zu files", n);
+    }
+    return RP_OK;
+}
+
+bool index_pin_locked(rp_loader *loader, int32_t file)
+{
+    struct index_table *table = &loader->indexes;
+    struct index_entry *entry = &table->entry[file];
+    entry->pins++;
+    entry->last_use = ++table->clock;
+    if (entry->state == INDEX_NONE) {
+        int32_t at = (table->queue_head + table->queue_len) % loader->desc->n_files;
+        table->queue[at] = file;
+        table->queue_len++;
+        table->working++;
+        entry->state = INDEX_QUEUED;
+    }
+    return entry->state == INDEX_READY || entry->state == INDEX_FAILED;
+}
+
+void index_unpin_locked(rp_loader *loader, int32_t file)
+{
+    assert(loader->indexes.entry[file].pins > 0);
+    loader->indexes.entry[file].pins--;
+}
+
+static rp_status read_index(rp_loader *loader, int32_t file, rp_index **out, struct rp_error *err)
+{
+    int64_t size;
+    RP_TRY(rp_files_size(loader->files, file, &size, err));
+    struct rp_moov_search search = {0};
+    struct rp_byte_range need, moov;
+    rp_buf *buf = NULL;
+    int64_t at = 0;
+    rp_status status;
+    for (;;) {
+        status = rp_moov_find(&search, buf != NULL ? buf->data : NULL, at,
+                              buf != NULL ? buf->len : 0, size, &need, &moov, err);
+        rp_buf_unref(&buf);
+        if (status == RP_OK) {
+            need = moov;
+        }
+        else if (status != RP_AGAIN) {
+            return status;
+        }
+        RP_TRY(rp_buf_new((size_t)need.len, &buf, err));
+        at = need.offset;
+        rp_status got = rp_files_read(loader->files, file, at, need.len, buf->data, err);
+        if (got != RP_OK) {
+            rp_buf_unref(&buf);
+            return got;
+        }
+        rp_count(&loader->counters.bytes_read, need.len);
+        if (status == RP_OK) {
+            break;
+        }
+    }
+    status = rp_index_parse(buf->data, buf->len, size, out, err);
+    rp_buf_unref(&buf);
+    return status;
+}
+
+/* Forget least recently used indexes that nobody uses until the rest fits. */
+static void evict_locked(rp_loader *loader, rp_index **dead, int cap_dead, int *n_dead)
+{
+    struct index_table *table = &loader->indexes;
+    while (table->bytes > (int64_t)loader->options.index_bytes && *n_dead < cap_dead) {
+        struct index_entry *oldest = NULL;
+        for (int32_t i = 0; i < loader->desc->n_files; i++) {
+            struct index_entry *entry = &table->entry[i];
+            if (entry->state == INDEX_READY && entry->pins == 0 &&
+                (oldest == NULL || entry->last_use < oldest->last_use)) {
+                oldest = entry;
+            }
+        }
+        if (oldest == NULL) {
+            return; /* all in use: the budget gives way to progress */
+        }
+        table->bytes -= (int64_t)rp_index_bytes(oldest->index);
+        dead[(*n_dead)++] = oldest->index;
+        oldest->index = NULL;
+        oldest->state = INDEX_NONE;
+    }
+}
+
+static void wake_waiting_batches_locked(rp_loader *loader)
+{
+    for (struct batch *b = loader->batches; b != NULL; b = b->next) {
+        if (b->state == BATCH_INDEXING) {
+            b->state = BATCH_QUEUED;
+        }
+    }
+}
+
+void index_work(rp_loader *loader, int32_t file)
+{
+    struct rp_error err;
+    rp_error_clear(&err);
+    rp_index *index = NULL, *dead[16];
+    int n_dead = 0;
+    int64_t began = rp_now_ns();
+    rp_status status = read_index(loader, file, &index, &err);
+    rp_error_at_file(&err, rp_files_path(loader->files, file), -1, -1);
+    struct rp_error *stored = NULL;
+    if (status != RP_OK) {
+        stored = rp_calloc(1, sizeof(*stored)); /* NULL is read as "out of memory" */
+        if (stored != NULL) {
+            *stored = err;
+        }
+    }
+    rp_count(&loader->counters.indexed, 1);
+    rp_count(&loader->counters.read_ns, rp_now_ns() - began);
+    rp_lock_acquire(&loader->lock);
+    struct index_table *table = &loader->indexes;
+    struct index_entry *entry = &table->entry[file];
+    entry->index = index;
+    entry->error = stored;
+    entry->state = status == RP_OK ? INDEX_READY : INDEX_FAILED;
+    if (index != NULL) {
+        table->bytes += (int64_t)rp_index_bytes(index);
+        evict_locked(loader, dead, 16, &n_dead);
+    }
+    if (--table->working == 0) {
+        wake_waiting_batches_locked(loader);
+    }
+    rp_lock_release(&loader->lock);
+    while (n_dead > 0) {
+        rp_index_free(&dead[--n_dead]);
+    }
+}
+
+void index_table_free(rp_loader *loader)
+{
+    struct index_table *table = &loader->indexes;
+    for (int32_t i = 0; table->entry != NULL && i < loader->desc->n_files; i++) {
+        rp_index_free(&table->entry[i].index);
+        rp_free(table->entry[i].error);
+    }
+    rp_free(table->entry);
+    rp_free(table->queue);
+}

@@ -1,0 +1,518 @@
+#include "pool/pool_priv.h"
+
+#include <assert.h>
+#include <stdio.h>
+
+#define MAX_OPEN_FILES 64
+#define IDLE_WAIT_NS 1000000000
+#define RUN_BUCKETS 4096
+
+static rp_status check_desc(const struct rp_dataset_desc *desc, struct rp_error *err)
+{
+    if (desc->n_rows <= 0 || desc->n_runs <= 0 || desc->run_first[0] != 0 ||
+        desc->run_first[desc->n_runs] != desc->n_rows) {
+        RP_FAIL(err, RP_E_ARG, "the episodes do not cover the %lld rows", (long long)desc->n_rows);
+    }
+    for (int64_t i = 0; i < desc->n_runs; i++) {
+        if (desc->run_first[i] >= desc->run_first[i + 1]) {
+            RP_FAIL(err, RP_E_ARG, "episode %lld has no rows", (long long)desc->run_episode[i]);
+        }
+        for (int c = 0; c < desc->n_cameras; c++) {
+            int32_t file = desc->camera[c].run_file[i];
+            if (file < 0 || file >= desc->n_files) {
+                RP_FAIL(err, RP_E_ARG, "camera %s: file number %d of %d", desc->camera[c].key,
+                        file, desc->n_files);
+            }
+        }
+    }
+    for (int c = 0; c < desc->n_cameras; c++) {
+        const struct rp_camera *camera = &desc->camera[c];
+        if (camera->width <= 0 || camera->height <= 0 || camera->width > 65536 ||
+            camera->height > 65536 || camera->window.n <= 0) {
+            RP_FAIL(err, RP_E_ARG, "camera %s: %dx%d pixels, %d steps", camera->key, camera->width,
+                    camera->height, camera->window.n);
+        }
+    }
+    return RP_OK;
+}
+
+static void notice_release(void *cookie)
+{
+    rp_loader *loader = cookie;
+    rp_lock_acquire(&loader->lock);
+    loader->releases++;
+    for (struct batch *b = loader->batches; b != NULL; b = b->next) {
+        if (b->state == BATCH_BLOCKED) {
+            b->state = BATCH_QUEUED;
+        }
+    }
+    rp_cond_broadcast(&loader->work);
+    rp_cond_broadcast(&loader->done);
+    rp_lock_release(&loader->lock);
+}
+
+static rp_status init_parts(rp_loader *loader, struct rp_error *err)
+{
+    const struct rp_dataset_desc *desc = loader->desc;
+    RP_TRY(rp_files_new(desc->paths, desc->n_files, MAX_OPEN_FILES, &loader->files, err));
+    RP_TRY(rp_arena_new(loader->options.keep_bytes, loader->options.shared, &loader->arena, err));
+    RP_TRY(index_table_init(loader, err));
+    RP_TRY(frame_cache_init(&loader->frames, loader->options.frame_cache_bytes, err));
+    loader->heap_cap = 256;
+    loader->heap = rp_calloc((size_t)loader->heap_cap, sizeof(struct run *));
+    loader->n_buckets = RUN_BUCKETS;
+    loader->bucket = rp_calloc(loader->n_buckets, sizeof(struct run *));
+    int n = loader->options.num_threads > 0 ? loader->options.num_threads : 1;
+    loader->workers = rp_calloc((size_t)n, sizeof(*loader->workers));
+    if (loader->heap == NULL || loader->bucket == NULL || loader->workers == NULL) {
+        RP_FAIL(err, RP_E_NOMEM, "out of memory for a loader");
+    }
+    rp_arena_on_release(loader->arena, notice_release, loader);
+    return RP_OK;
+}
+
+static rp_status init_sync(rp_loader *loader, struct rp_error *err)
+{
+    RP_TRY(rp_lock_init(&loader->lock, err));
+    rp_status status = rp_cond_init(&loader->work, err);
+    if (status == RP_OK) {
+        status = rp_cond_init(&loader->done, err);
+        if (status == RP_OK) {
+            return RP_OK;
+        }
+        rp_cond_free(&loader->work);
+    }
+    rp_lock_free(&loader->lock);
+    return status;
+}
+
+rp_status rp_loader_new(const struct rp_dataset_desc *desc, const struct rp_loader_options *options,
+                        rp_loader **out, struct rp_error *err)
+{
+    RP_TRY(check_desc(desc, err));
+    RP_TRY(rp_fork_watch(err));
+    rp_loader *loader = rp_calloc(1, sizeof(*loader));
+    if (loader == NULL) {
+        RP_FAIL(err, RP_E_NOMEM, "out of memory for a loader");
+    }
+    loader->desc = desc;
+    loader->options = *options;
+    loader->fork_generation = rp_fork_generation();
+    for (int c = 0; c < desc->n_cameras; c++) {
+        loader->wants_per_sample += desc->camera[c].window.n;
+    }
+    rp_status status = init_sync(loader, err);
+    if (status != RP_OK) {
+        rp_free(loader);
+        return status;
+    }
+    status = init_parts(loader, err);
+    if (status != RP_OK) {
+        rp_loader_close(&loader);
+        return status;
+    }
+    *out = loader;
+    return RP_OK;
+}
+
+rp_status worker_init(struct worker *worker, rp_loader *loader, struct rp_error *err)
+{
+    worker->loader = loader;
+    RP_TRY(rp_scratch_new(&worker->scratch, err));
+    return rp_decoder_cache_new(loader->options.max_decoders, &worker->decoders, err);
+}
+
+void worker_free(struct worker *worker)
+{
+    rp_decoder_cache_free(&worker->decoders);
+    rp_scratch_free(&worker->scratch);
+    rp_free(worker->bytes);
+    rp_free(worker->sorted);
+}
+
+void loader_run_item(struct worker *worker, const struct item *item)
+{
+    __atomic_store_n(&worker->doing, item->kind, __ATOMIC_RELAXED);
+    switch (item->kind) {
+    case ITEM_PLAN:
+        plan_batch_work(worker, item->batch);
+        break;
+    case ITEM_INDEX:
+        index_work(worker->loader, item->file);
+        break;
+    case ITEM_RUN:
+        run_work(worker, item->run);
+        break;
+    case ITEM_NONE:
+        break;
+    }
+    __atomic_store_n(&worker->doing, ITEM_NONE, __ATOMIC_RELAXED);
+}
+
+static void *work(void *arg)
+{
+    struct worker *worker = arg;
+    rp_loader *loader = worker->loader;
+    rp_lock_acquire(&loader->lock);
+    while (!loader->closing) {
+        struct item item = schedule_pop_locked(loader);
+        if (item.kind == ITEM_NONE) {
+            (void)rp_cond_wait(&loader->work, &loader->lock, rp_now_ns() + IDLE_WAIT_NS); /* loops */
+            continue;
+        }
+        loader->busy++;
+        rp_lock_release(&loader->lock);
+        loader_run_item(worker, &item);
+        rp_lock_acquire(&loader->lock);
+        loader->busy--;
+        loader->last_progress_ns = rp_now_ns();
+        if (item.kind != ITEM_RUN) {
+            rp_cond_broadcast(&loader->work); /* a plan or an index makes work for others */
+        }
+        if (!loader->stream_on || loader->closing) {
+            rp_cond_broadcast(&loader->done); /* begin and close wait for items to end */
+        }
+    }
+    rp_lock_release(&loader->lock);
+    return NULL;
+}
+
+/* Threads start at the first use, never at construction. Called by one caller at a time. */
+static rp_status start(rp_loader *loader, struct rp_error *err)
+{
+    rp_lock_acquire(&loader->lock);
+    bool mine = !loader->started;
+    loader->started = true;
+    rp_lock_release(&loader->lock);
+    if (!mine) {
+        return RP_OK;
+    }
+    int n = loader->options.num_threads > 0 ? loader->options.num_threads : 1;
+    for (int i = 0; i < n; i++) {
+        struct worker *worker = &loader->workers[i];
+        rp_status status = worker_init(worker, loader, err);
+        if (status == RP_OK && loader->options.num_threads > 0) {
+            char name[16];
+            (void)snprintf(name, sizeof(name), "rp-work-%d", i); /* cut names are fine */
+            status = rp_thread_start(&worker->thread, name, work, worker, err);
+        }
+        if (status != RP_OK) {
+            worker_free(worker);
+            *worker = (struct worker){0};
+            if (i == 0) {
+                rp_lock_acquire(&loader->lock);
+                loader->started = false;
+                rp_lock_release(&loader->lock);
+                return status;
+            }
+            break; /* fewer threads do the same work */
+        }
+        rp_lock_acquire(&loader->lock);
+        loader->n_workers = i + 1;
+        rp_lock_release(&loader->lock);
+    }
+    return RP_OK;
+}
+
+static rp_status check_usable(const rp_loader *loader, struct rp_error *err)
+{
+    if (loader->fork_generation != rp_fork_generation()) {
+        RP_FAIL(err, RP_E_CLOSED, "the loader belongs to a parent process");
+    }
+    return RP_OK;
+}
+
+static rp_status check_rows(const rp_loader *loader, const int64_t *rows, int64_t n,
+                            struct rp_error *err)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (rows[i] < 0 || rows[i] >= loader->desc->n_rows) {
+            RP_FAIL(err, RP_E_ARG, "row %lld is outside 0..%lld", (long long)rows[i],
+                    (long long)loader->desc->n_rows - 1);
+        }
+    }
+    return RP_OK;
+}
+
+/* Run one item in the caller's thread (num_threads = 0). False: nothing to do, or somebody else is
+ * at it. */
+static bool work_as_caller_locked(rp_loader *loader)
+{
+    if (loader->options.num_threads > 0 || loader->caller_works) {
+        return false;
+    }
+    struct item item = schedule_pop_locked(loader);
+    if (item.kind == ITEM_NONE) {
+        return false;
+    }
+    loader->caller_works = true;
+    loader->busy++;
+    rp_lock_release(&loader->lock);
+    loader_run_item(&loader->workers[0], &item);
+    rp_lock_acquire(&loader->lock);
+    loader->busy--;
+    loader->caller_works = false;
+    loader->last_progress_ns = rp_now_ns();
+    rp_cond_broadcast(&loader->done);
+    return true;
+}
+
+rp_status rp_loader_begin(rp_loader *loader, const int64_t *rows, int64_t count, int64_t batch_size,
+                          bool drop_last, struct rp_error *err)
+{
+    RP_TRY(check_usable(loader, err));
+    if (batch_size <= 0 || count < 0) {
+        RP_FAIL(err, RP_E_ARG, "batch_size = %lld, at least 1 is needed", (long long)batch_size);
+    }
+    size_t bytes;
+    RP_TRY(rp_loader_layout(loader, batch_size, NULL, &bytes, err));
+    RP_TRY(check_rows(loader, rows, count, err));
+    RP_TRY(start(loader, err));
+    rp_lock_acquire(&loader->lock);
+    schedule_cancel_locked(loader);
+    while (loader->stream_in_flight > 0) {
+        if (!work_as_caller_locked(loader)) {
+            rp_cond_broadcast(&loader->work);
+            (void)rp_cond_wait(&loader->done, &loader->lock, rp_now_ns() + IDLE_WAIT_NS / 100);
+        }
+    }
+    loader->stream_rows = rows;
+    loader->stream_count = count;
+    loader->stream_batch = batch_size;
+    loader->stream_drop_last = drop_last;
+    loader->stream_at = loader->stream_taken = 0;
+    loader->stream_on = true;
+    loader->block_limit = loader->options.prefetch_batches + 1;
+    loader->last_progress_ns = rp_now_ns();
+    rp_cond_broadcast(&loader->work);
+    rp_lock_release(&loader->lock);
+    return RP_OK;
+}
+
+rp_status rp_loader_submit(rp_loader *loader, const int64_t *rows, int64_t n, uint64_t *ticket,
+                           struct rp_error *err)
+{
+    RP_TRY(check_usable(loader, err));
+    if (n <= 0) {
+        RP_FAIL(err, RP_E_ARG, "a batch needs at least one row");
+    }
+    RP_TRY(check_rows(loader, rows, n, err));
+    RP_TRY(start(loader, err));
+    struct batch *batch;
+    rp_lock_acquire(&loader->lock);
+    rp_status status = batch_take_free_locked(loader, &batch, err);
+    if (status == RP_OK) {
+        status = batch_set_rows(batch, rows, n, err);
+    }
+    if (status == RP_OK) {
+        batch->ticket = *ticket = loader->next_ticket++;
+        batch->position = 0;
+        batch->state = BATCH_QUEUED;
+        loader->last_progress_ns = rp_now_ns();
+        rp_cond_broadcast(&loader->work);
+    }
+    rp_lock_release(&loader->lock);
+    return status;
+}
+
+static const char *item_name(enum item_kind kind)
+{
+    switch (kind) {
+    case ITEM_PLAN: return "planning";
+    case ITEM_INDEX: return "indexing";
+    case ITEM_RUN: return "decoding";
+    case ITEM_NONE: break;
+    }
+    return "idle";
+}
+
+static rp_status fail_stalled(const rp_loader *loader, int64_t stalled_ns, struct rp_error *err)
+{
+    char states[96];
+    size_t at = 0;
+    states[0] = '\0';
+    for (int i = 0; i < loader->n_workers && at + 16 < sizeof(states); i++) {
+        enum item_kind doing = __atomic_load_n(&loader->workers[i].doing, __ATOMIC_RELAXED);
+        int n = snprintf(states + at, sizeof(states) - at, " %d:%s", i, item_name(doing));
+        at += n > 0 ? (size_t)n : 0;
+    }
+    RP_FAIL(err, RP_E_STALLED, "no work item finished for %.0f s; threads:%s; %d decode runs wait",
+            (double)stalled_ns / 1e9, states, loader->heap_len);
+}
+
+/* Wait until the batch is done. RP_AGAIN: the slice is over. */
+static rp_status wait_done_locked(rp_loader *loader, struct batch *batch, int64_t slice_ns,
+                                  int64_t stall_ns, struct rp_error *err)
+{
+    int64_t began = rp_now_ns();
+    rp_status status = RP_OK;
+    while (batch->state != BATCH_DONE && status == RP_OK) {
+        if (loader->closing) {
+            status = rp_error_set(err, RP_E_CLOSED, "the loader was closed");
+            break;
+        }
+        if (batch->state == BATCH_BLOCKED) { /* the consumer keeps its batches: map one more */
+            batch->may_grow = true;
+            batch->state = BATCH_QUEUED;
+            rp_cond_broadcast(&loader->work);
+        }
+        int64_t now = rp_now_ns();
+        if (now - loader->last_progress_ns > stall_ns) {
+            status = fail_stalled(loader, now - loader->last_progress_ns, err);
+        }
+        else if (now - began > slice_ns) {
+            status = RP_AGAIN;
+        }
+        else if (!work_as_caller_locked(loader)) {
+            (void)rp_cond_wait(&loader->done, &loader->lock, began + slice_ns); /* loops */
+        }
+    }
+    rp_count(&loader->counters.wait_ns, rp_now_ns() - began);
+    return status;
+}
+
+static struct batch *stream_front(rp_loader *loader)
+{
+    struct batch *front = NULL;
+    for (struct batch *b = loader->batches; b != NULL; b = b->next) {
+        if (b->state != BATCH_FREE && b->stream && !b->cancelled &&
+            (front == NULL || b->ticket < front->ticket)) {
+            front = b;
+        }
+    }
+    return front;
+}
+
+/* Batches not admitted yet count as the front too: the schedule lets them in. */
+static rp_status wait_front_locked(rp_loader *loader, int64_t slice_ns, struct batch **front,
+                                   struct rp_error *err)
+{
+    int64_t deadline = rp_now_ns() + slice_ns;
+    while ((*front = stream_front(loader)) == NULL) {
+        int64_t left = loader->stream_count - loader->stream_at;
+        if (!loader->stream_on || left <= 0 ||
+            (loader->stream_drop_last && left < loader->stream_batch)) {
+            return RP_END;
+        }
+        if (loader->closing) {
+            RP_FAIL(err, RP_E_CLOSED, "the loader was closed");
+        }
+        rp_cond_broadcast(&loader->work);
+        if (!work_as_caller_locked(loader) &&
+            !rp_cond_wait(&loader->done, &loader->lock,
+                          deadline < rp_now_ns() + 1000000 ? deadline : rp_now_ns() + 1000000) &&
+            rp_now_ns() > deadline) {
+            return RP_AGAIN;
+        }
+    }
+    return RP_OK;
+}
+
+rp_status rp_loader_next(rp_loader *loader, int64_t slice_ns, int64_t stall_ns, rp_batch **out,
+                         struct rp_error *err)
+{
+    RP_TRY(check_usable(loader, err));
+    struct batch *front;
+    rp_lock_acquire(&loader->lock);
+    rp_status status = wait_front_locked(loader, slice_ns, &front, err);
+    if (status == RP_OK) {
+        status = wait_done_locked(loader, front, slice_ns, stall_ns, err);
+    }
+    if (status == RP_OK) {
+        status = batch_hand_over_locked(loader, front, out, err);
+        if (status != RP_OK) {
+            schedule_cancel_locked(loader);
+        }
+        else {
+            loader->stream_taken += (*out)->n;
+        }
+        rp_cond_broadcast(&loader->work); /* room for the next batch */
+    }
+    rp_lock_release(&loader->lock);
+    return status;
+}
+
+static struct batch *find_ticket(rp_loader *loader, uint64_t ticket)
+{
+    struct batch *b = loader->batches;
+    while (b != NULL && (b->state == BATCH_FREE || b->stream || b->ticket != ticket)) {
+        b = b->next;
+    }
+    return b;
+}
+
+rp_status rp_loader_take(rp_loader *loader, uint64_t ticket, int64_t slice_ns, int64_t stall_ns,
+                         rp_batch **out, struct rp_error *err)
+{
+    RP_TRY(check_usable(loader, err));
+    rp_lock_acquire(&loader->lock);
+    struct batch *batch = find_ticket(loader, ticket);
+    rp_status status;
+    if (batch == NULL) {
+        status = rp_error_set(err, RP_E_ARG, "no batch with ticket %llu",
+                              (unsigned long long)ticket);
+    }
+    else {
+        status = wait_done_locked(loader, batch, slice_ns, stall_ns, err);
+        if (status == RP_OK) {
+            status = batch_hand_over_locked(loader, batch, out, err);
+        }
+    }
+    rp_lock_release(&loader->lock);
+    return status;
+}
+
+void rp_loader_stats(rp_loader *loader, struct rp_loader_stats *out)
+{
+    rp_arena_stats(loader->arena, &out->arena);
+    const int64_t *from = (const int64_t *)&loader->counters;
+    int64_t *to = (int64_t *)&out->counters;
+    for (size_t i = 0; i < sizeof(struct rp_counters) / sizeof(int64_t); i++) {
+        to[i] = rp_counted(&from[i]);
+    }
+    rp_lock_acquire(&loader->lock);
+    out->frame_cache_bytes = loader->frames.bytes;
+    out->index_bytes = loader->indexes.bytes;
+    out->threads = loader->options.num_threads > 0 ? loader->n_workers : 0;
+    rp_lock_release(&loader->lock);
+}
+
+void rp_loader_close(rp_loader **out)
+{
+    if (out == NULL || *out == NULL) {
+        return;
+    }
+    rp_loader *loader = *out;
+    *out = NULL;
+    if (loader->fork_generation != rp_fork_generation()) {
+        if (loader->files != NULL) {
+            rp_files_abandon(loader->files);
+        }
+        return;
+    }
+    if (loader->arena != NULL) {
+        rp_arena_on_release(loader->arena, NULL, NULL);
+    }
+    rp_lock_acquire(&loader->lock);
+    loader->closing = true;
+    rp_cond_broadcast(&loader->work);
+    rp_cond_broadcast(&loader->done);
+    rp_lock_release(&loader->lock);
+    for (int i = 0; i < loader->n_workers; i++) {
+        rp_thread_join(&loader->workers[i].thread);
+        worker_free(&loader->workers[i]);
+    }
+    batches_free(loader);
+    if (loader->heap != NULL && loader->bucket != NULL) {
+        schedule_free(loader);
+    }
+    index_table_free(loader);
+    frame_cache_free(&loader->frames);
+    rp_free(loader->workers);
+    rp_arena_close(&loader->arena);
+    rp_files_free(&loader->files);
+    rp_cond_free(&loader->done);
+    rp_cond_free(&loader->work);
+    rp_lock_free(&loader->lock);
+    rp_free(loader);
+}

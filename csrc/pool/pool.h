@@ -1,0 +1,149 @@
+/* Samples -> batches: the engine behind Loader, __getitems__ and DataLoader workers.
+ *
+ * Threads and locks (docs/threading.md holds the same list):
+ *   rp-work-K  num_threads per loader, started at the first next/get; run work items; wait on `work`.
+ *   caller     Python's thread, without the GIL; waits on `done` in slices; with num_threads = 0 it
+ *              runs the work items itself.
+ * Locks: loader (items, batches in flight, pending decode runs, frame cache, index table), files
+ * (descriptors), arena (free blocks). No thread holds two of them.
+ * Work items, first batch in need first: plan (rows -> wanted pictures), index (MP4 header ->
+ * index), run (one start key: bytes -> packets -> pictures -> batch). */
+#ifndef RP_POOL_POOL_H
+#define RP_POOL_POOL_H
+
+#include "base/arena.h"
+#include "base/counters.h"
+#include "base/error.h"
+#include "convert/convert.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Frame offsets relative to the sample's row, clamped to its episode. */
+struct rp_window {
+    const int64_t *delta; /* rows */
+    int n;                /* >= 1 */
+};
+
+struct rp_camera {
+    const char *key;              /* feature name, for messages */
+    struct rp_window window;      /* {0} of length 1 when the key has no deltas */
+    int height, width;            /* pixels as delivered */
+    int channels;                 /* 3 RGB, 1 depth */
+    enum rp_pixel_type type;
+    const float *depth_table;     /* 4096 values, or NULL */
+    const int32_t *run_file;      /* per run: file number */
+    const double *run_start;      /* per run: seconds at which its first frame lies in the file */
+    bool resize;                  /* pictures of another size are resized, else refused */
+};
+
+struct rp_column {
+    struct rp_window window;
+    const uint8_t *data;          /* n_rows * row_bytes */
+    size_t row_bytes;
+};
+
+/* For one window: which of its rows lie outside the episode (one byte each, 0 or 1). */
+struct rp_pad {
+    struct rp_window window;
+};
+
+/* What a loader serves. Borrowed while the loader lives. */
+struct rp_dataset_desc {
+    const char *const *paths;     /* video files */
+    int n_files;
+    int64_t n_rows;
+    int64_t n_runs;
+    const int64_t *run_first;     /* n_runs + 1 row numbers: run k = rows [run_first[k], [k + 1]) */
+    const int64_t *run_episode;   /* the dataset's episode_index, for messages */
+    const int64_t *row_index;     /* the dataset's `index` of a row, for messages */
+    const float *timestamp;       /* seconds in the episode, per row */
+    double tolerance;             /* seconds */
+    const struct rp_camera *camera;
+    int n_cameras;
+    const struct rp_column *column;
+    int n_columns;
+    const struct rp_pad *pad;
+    int n_pads;
+};
+
+struct rp_loader_options {
+    int num_threads;              /* 0: the caller works */
+    int prefetch_batches;         /* ready ahead of the consumer, >= 0 */
+    bool shared;                  /* blocks can be lent to other processes */
+    size_t keep_bytes;            /* free batch memory kept for reuse */
+    size_t frame_cache_bytes;     /* decoded pictures kept for rp_loader_get */
+    size_t index_bytes;           /* MP4 indexes kept */
+    int max_decoders;             /* open decoders per thread */
+};
+
+typedef struct rp_loader rp_loader;
+
+/* A finished batch. Fields lie one behind the other in its block: cameras, columns, pads, each
+ * 64-byte aligned at `field_offset`, samples contiguous inside a field. */
+typedef struct rp_batch {
+    rp_block *block;
+    int64_t n;                    /* samples */
+    int64_t position;             /* samples of the stream before this batch */
+    const int64_t *rows;          /* n row numbers; owned by the batch */
+    const size_t *field_offset;   /* n_cameras + n_columns + n_pads; owned by the batch */
+    size_t bytes;                 /* used bytes of the block */
+} rp_batch;
+
+/* New loader. Starts nothing. Owner: *out is the caller's (rp_loader_close); desc and all it points
+ * to are borrowed until then; options are copied. Thread: any. Blocks: never.
+ * Errors: RP_E_ARG, RP_E_NOMEM. */
+RP_CHECKED rp_status rp_loader_new(const struct rp_dataset_desc *desc,
+                                   const struct rp_loader_options *options, rp_loader **out,
+                                   struct rp_error *err);
+
+/* Start a stream: rows[0..count) in batches of batch_size, the last one shorter unless drop_last.
+ * Ends the stream before. Owner: rows are borrowed until the next begin or close. Thread: one at a
+ * time. Blocks: for work items under way (milliseconds). Errors: RP_E_ARG a row out of range, or
+ * batch too large; RP_E_CLOSED; RP_E_NOMEM. */
+RP_CHECKED rp_status rp_loader_begin(rp_loader *loader, const int64_t *rows, int64_t count,
+                                     int64_t batch_size, bool drop_last, struct rp_error *err);
+
+/* Take the stream's next batch. Owner: *out is the caller's (rp_batch_free). Thread: one at a time.
+ * Blocks: up to slice_ns, then RP_AGAIN (so that the caller can look at signals).
+ * Returns RP_END after the last batch. Errors: what went wrong with this batch, with coordinates (the
+ * stream ends there); RP_E_STALLED no work item finished for stall_ns; RP_E_CLOSED. */
+RP_CHECKED rp_status rp_loader_next(rp_loader *loader, int64_t slice_ns, int64_t stall_ns,
+                                    rp_batch **out, struct rp_error *err);
+
+/* Ask for a batch of the given rows (copied); it is worked on before any stream. Take it with
+ * rp_loader_take. Owner: *ticket names it. Thread: any. Blocks: never. Errors: RP_E_ARG a row out of
+ * range; RP_E_NOMEM; RP_E_CLOSED. */
+RP_CHECKED rp_status rp_loader_submit(rp_loader *loader, const int64_t *rows, int64_t n,
+                                      uint64_t *ticket, struct rp_error *err);
+
+/* Take a submitted batch; as rp_loader_next. After any result but RP_AGAIN the ticket is spent. */
+RP_CHECKED rp_status rp_loader_take(rp_loader *loader, uint64_t ticket, int64_t slice_ns,
+                                    int64_t stall_ns, rp_batch **out, struct rp_error *err);
+
+/* Give the memory back and null. NULL or pointer to NULL: nothing. The batch may outlive its
+ * loader. Thread: any. Blocks: never. */
+void rp_batch_free(rp_batch **batch);
+
+/* Snapshot of counters and memory. Owner: outputs are the caller's. Thread: any. Blocks: never. */
+struct rp_loader_stats {
+    struct rp_counters counters;
+    struct rp_arena_stats arena;
+    int64_t frame_cache_bytes;
+    int64_t index_bytes;
+    int threads;
+};
+void rp_loader_stats(rp_loader *loader, struct rp_loader_stats *out);
+
+/* Bytes of a batch of n samples, field offsets into offset[] if not NULL (room for all fields).
+ * Thread: any. Blocks: never. Errors: RP_E_ARG more than 2^40 bytes. */
+RP_CHECKED rp_status rp_loader_layout(const rp_loader *loader, int64_t n, size_t *offset,
+                                      size_t *bytes, struct rp_error *err);
+
+/* Stop threads, free everything but batches handed out, null. NULL or pointer to NULL: nothing. In a
+ * forked child the parent's loader is abandoned: descriptors are closed, the rest is left alone.
+ * Thread: any but the workers. Blocks: until the items under way end (one decode run each). */
+void rp_loader_close(rp_loader **loader);
+
+#endif

@@ -1,0 +1,280 @@
+#include "pool/pool_priv.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#define LOOK_AHEAD 8 /* further pictures a kept run decodes for the next single reads */
+
+/* State of one decode run while it is worked on. */
+struct decoding {
+    struct worker *worker;
+    const struct run *run;
+    const rp_index *index;
+    rp_decoder *decoder;
+    struct want **want; /* by pts */
+    int64_t n, left;    /* wants; not written yet */
+    int64_t last;       /* decode index of the last wanted picture */
+    int64_t end;        /* last picture to send, >= last */
+};
+
+static int by_pts(const void *a, const void *b)
+{
+    const struct want *x = *(struct want *const *)a, *y = *(struct want *const *)b;
+    return x->pts < y->pts ? -1 : x->pts > y->pts;
+}
+
+rp_status want_convert(struct worker *worker, const struct want *want, const rp_frame *frame,
+                       struct rp_error *err)
+{
+    const struct rp_camera *camera = &worker->loader->desc->camera[want->camera];
+    const struct rp_image *image = rp_frame_image(frame);
+    if (!camera->resize && (image->width != camera->width || image->height != camera->height)) {
+        RP_FAIL(err, RP_E_FORMAT, "the video holds %dx%d pictures, info.json declares %dx%d",
+                image->width, image->height, camera->width, camera->height);
+    }
+    ptrdiff_t element = camera->type == RP_PIXEL_U8 ? 1 : camera->type == RP_PIXEL_U16 ? 2 : 4;
+    struct rp_target target = {
+        .data = want->to, .type = camera->type, .width = camera->width, .height = camera->height,
+        .row_stride = camera->width * element,
+        .plane_stride = (ptrdiff_t)camera->width * camera->height * element,
+        .depth_table = camera->depth_table};
+    if (camera->channels == 3 && image->format == RP_PIX_GRAY12) {
+        RP_FAIL(err, RP_E_FORMAT, "the video holds depth, info.json declares RGB");
+    }
+    return rp_convert(image, &target, worker->scratch, err);
+}
+
+static rp_status collect_wants(struct decoding *d, struct rp_error *err)
+{
+    struct worker *worker = d->worker;
+    size_t n = 0;
+    for (struct want *w = d->run->wants; w != NULL; w = w->next) {
+        n++;
+    }
+    if (n > worker->cap_sorted) {
+        struct want **grown = rp_realloc(worker->sorted, n, sizeof(struct want *));
+        if (grown == NULL) {
+            RP_FAIL(err, RP_E_NOMEM, "out of memory for %zu pictures", n);
+        }
+        worker->sorted = grown;
+        worker->cap_sorted = n;
+    }
+    d->want = worker->sorted;
+    d->n = 0;
+    d->last = d->run->key;
+    for (struct want *w = d->run->wants; w != NULL; w = w->next) {
+        d->want[d->n++] = w;
+        d->last = w->sample > d->last ? w->sample : d->last;
+    }
+    d->left = d->n;
+    qsort(d->want, (size_t)d->n, sizeof(*d->want), by_pts);
+    d->end = d->last;
+    if (d->run->keep) {
+        struct rp_sample sample;
+        while (d->end + 1 < rp_index_samples(d->index) && d->end < d->last + LOOK_AHEAD) {
+            rp_index_sample(d->index, d->end + 1, &sample);
+            if (sample.key) {
+                break;
+            }
+            d->end++;
+        }
+    }
+    return RP_OK;
+}
+
+/* First want with pts >= the given one. */
+static int64_t first_want(const struct decoding *d, int64_t pts)
+{
+    int64_t lo = 0, hi = d->n;
+    while (lo < hi) {
+        int64_t mid = lo + (hi - lo) / 2;
+        if (d->want[mid]->pts < pts) {
+            lo = mid + 1;
+        }
+        else {
+            hi = mid;
+        }
+    }
+    return lo;
+}
+
+static rp_status deliver(struct decoding *d, rp_frame *frame, struct rp_error *err)
+{
+    rp_loader *loader = d->worker->loader;
+    int64_t pts = rp_frame_pts(frame), began = rp_now_ns(), delivered = 0;
+    rp_status status = RP_OK;
+    for (int64_t i = first_want(d, pts); i < d->n && d->want[i]->pts == pts; i++) {
+        if (d->want[i]->written) {
+            status = rp_error_set(err, RP_E_DECODE, "the decoder returned a picture twice");
+        }
+        else {
+            status = want_convert(d->worker, d->want[i], frame, err);
+        }
+        if (status != RP_OK) {
+            break;
+        }
+        d->want[i]->written = true;
+        delivered++;
+    }
+    d->left -= delivered;
+    rp_count(&loader->counters.decoded, 1);
+    rp_count(&loader->counters.preroll, delivered == 0);
+    rp_count(&loader->counters.delivered, delivered);
+    rp_count(&loader->counters.convert_ns, rp_now_ns() - began);
+    return status;
+}
+
+/* Keep a decoded picture for later single reads. Its sample is found through its time. */
+static void keep_frame(struct decoding *d, rp_frame *frame)
+{
+    rp_loader *loader = d->worker->loader;
+    double seconds = (double)rp_frame_pts(frame) / (double)rp_index_timescale(d->index);
+    int64_t sample;
+    if (rp_index_find(d->index, seconds, 1e-9, &sample, NULL, NULL) != RP_OK) {
+        return; /* a picture outside the edit is not addressable */
+    }
+    rp_lock_acquire(&loader->lock);
+    frame_cache_put_locked(&loader->frames, d->run->file, sample, frame);
+    rp_lock_release(&loader->lock);
+}
+
+static rp_status receive_all(struct decoding *d, struct rp_error *err)
+{
+    for (;;) {
+        rp_frame *frame = NULL;
+        int64_t began = rp_now_ns();
+        rp_status status = rp_decoder_receive(d->decoder, &frame, err);
+        rp_count(&d->worker->loader->counters.decode_ns, rp_now_ns() - began);
+        if (status == RP_AGAIN || status == RP_END) {
+            return RP_OK;
+        }
+        if (status != RP_OK) {
+            return status;
+        }
+        status = deliver(d, frame, err);
+        if (status == RP_OK && d->run->keep) {
+            keep_frame(d, frame);
+        }
+        rp_frame_unref(&frame);
+        if (status != RP_OK) {
+            return status;
+        }
+    }
+}
+
+static bool is_wanted(const struct decoding *d, int64_t pts)
+{
+    int64_t i = first_want(d, pts);
+    return d->run->keep || (i < d->n && d->want[i]->pts == pts);
+}
+
+static rp_status send_sample(struct decoding *d, int64_t i, const struct rp_byte_range *range,
+                             struct rp_error *err)
+{
+    struct rp_sample sample;
+    rp_index_sample(d->index, i, &sample);
+    struct rp_packet packet = {
+        .data = d->worker->bytes + (sample.offset - range->offset), .len = sample.size,
+        .pts = sample.pts, .dts = sample.dts, .key = sample.key,
+        .wanted = is_wanted(d, sample.pts)};
+    if (d->decoder == NULL) {
+        RP_TRY(rp_decoder_cache_get(d->worker->decoders, rp_index_codec(d->index), &packet,
+                                    &d->decoder, err));
+    }
+    int64_t began = rp_now_ns();
+    rp_status status = rp_decoder_send(d->decoder, &packet, err);
+    rp_count(&d->worker->loader->counters.decode_ns, rp_now_ns() - began);
+    if (status != RP_OK) {
+        rp_error_at_file(err, rp_files_path(d->worker->loader->files, d->run->file), sample.offset,
+                         sample.size);
+        return status;
+    }
+    return receive_all(d, err);
+}
+
+static rp_status read_range(struct decoding *d, const struct rp_byte_range *range,
+                            struct rp_error *err)
+{
+    struct worker *worker = d->worker;
+    if ((size_t)range->len > worker->cap_bytes) {
+        size_t cap = (size_t)range->len + (size_t)range->len / 2;
+        uint8_t *grown = rp_realloc(worker->bytes, cap, 1);
+        if (grown == NULL) {
+            RP_FAIL(err, RP_E_NOMEM, "out of memory for %lld bytes of video",
+                    (long long)range->len);
+        }
+        worker->bytes = grown;
+        worker->cap_bytes = cap;
+    }
+    int64_t began = rp_now_ns();
+    rp_status status = rp_files_read(worker->loader->files, d->run->file, range->offset,
+                                     range->len, worker->bytes, err);
+    rp_count(&worker->loader->counters.read_ns, rp_now_ns() - began);
+    rp_count(&worker->loader->counters.bytes_read, range->len);
+    return status;
+}
+
+static rp_status decode_run(struct decoding *d, struct rp_error *err)
+{
+    RP_TRY(collect_wants(d, err));
+    for (int64_t at = d->run->key; at <= d->end;) {
+        struct rp_byte_range range;
+        int64_t covered;
+        RP_TRY(rp_index_range(d->index, at, d->end, &covered, &range, err));
+        RP_TRY(read_range(d, &range, err));
+        for (; at <= covered; at++) {
+            rp_status status = send_sample(d, at, &range, err);
+            if (status != RP_OK) {
+                return status;
+            }
+        }
+    }
+    if (d->left > 0 || d->run->keep) {
+        RP_TRY(rp_decoder_drain(d->decoder, err));
+        RP_TRY(receive_all(d, err));
+    }
+    if (d->left > 0) {
+        RP_FAIL(err, RP_E_DECODE, "the decoder did not return %lld of %lld wanted pictures",
+                (long long)d->left, (long long)d->n);
+    }
+    return RP_OK;
+}
+
+static void settle_wants(struct decoding *d, rp_status status, const struct rp_error *err)
+{
+    rp_loader *loader = d->worker->loader;
+    struct want *want = d->run->wants;
+    while (want != NULL) {
+        struct want *next = want->next; /* a settled want may be reused at once */
+        struct rp_error located;
+        if (status != RP_OK) {
+            located = *err;
+            want_locate(loader, want, &located);
+        }
+        rp_lock_acquire(&loader->lock);
+        if (status != RP_OK) {
+            batch_fail_locked(want->batch, want->order, &located);
+        }
+        batch_settle_locked(loader, want->batch, 1);
+        rp_lock_release(&loader->lock);
+        want = next;
+    }
+}
+
+void run_work(struct worker *worker, struct run *run)
+{
+    rp_loader *loader = worker->loader;
+    struct rp_error err;
+    rp_error_clear(&err);
+    struct decoding d = {.worker = worker, .run = run,
+                         .index = loader->indexes.entry[run->file].index};
+    rp_status status = decode_run(&d, &err);
+    if (status != RP_OK && run->keep && d.n > 0 && d.left == 0) {
+        status = RP_OK; /* only the look-ahead failed; its reader will be told */
+    }
+    rp_count(&loader->counters.runs, 1);
+    settle_wants(&d, status, &err);
+    rp_lock_acquire(&loader->lock);
+    schedule_release_run_locked(loader, run);
+    rp_lock_release(&loader->lock);
+}

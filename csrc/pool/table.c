@@ -1,0 +1,70 @@
+#include "pool/pool_priv.h"
+
+#include <string.h>
+
+int64_t desc_run_of(const struct rp_dataset_desc *desc, int64_t row)
+{
+    int64_t lo = 0, hi = desc->n_runs - 1; /* the last run that starts at or before row */
+    while (lo < hi) {
+        int64_t mid = lo + (hi - lo + 1) / 2;
+        if (desc->run_first[mid] <= row) {
+            lo = mid;
+        }
+        else {
+            hi = mid - 1;
+        }
+    }
+    return lo;
+}
+
+int64_t desc_window_row(const struct rp_dataset_desc *desc, int64_t run, int64_t row, int64_t delta,
+                        bool *outside)
+{
+    int64_t first = desc->run_first[run], last = desc->run_first[run + 1] - 1, at;
+    if (__builtin_add_overflow(row, delta, &at)) {
+        at = delta < 0 ? first - 1 : last + 1;
+    }
+    *outside = at < first || at > last;
+    return at < first ? first : at > last ? last : at;
+}
+
+static void write_column(const struct rp_dataset_desc *desc, const struct rp_column *column,
+                         const struct batch *batch, uint8_t *to)
+{
+    size_t size = column->row_bytes;
+    for (int64_t i = 0; i < batch->n; i++) {
+        int64_t row = batch->rows[i];
+        int64_t run = desc_run_of(desc, row);
+        for (int d = 0; d < column->window.n; d++, to += size) {
+            bool outside;
+            int64_t at = desc_window_row(desc, run, row, column->window.delta[d], &outside);
+            memcpy(to, column->data + (size_t)at * size, size);
+        }
+    }
+}
+
+static void write_pad(const struct rp_dataset_desc *desc, const struct rp_window *window,
+                      const struct batch *batch, uint8_t *to)
+{
+    for (int64_t i = 0; i < batch->n; i++) {
+        int64_t row = batch->rows[i];
+        int64_t run = desc_run_of(desc, row);
+        for (int d = 0; d < window->n; d++) {
+            bool outside;
+            (void)desc_window_row(desc, run, row, window->delta[d], &outside); /* flag only */
+            *to++ = outside;
+        }
+    }
+}
+
+void batch_write_columns(const rp_loader *loader, struct batch *batch)
+{
+    const struct rp_dataset_desc *desc = loader->desc;
+    const size_t *offset = batch->offsets + desc->n_cameras;
+    for (int i = 0; i < desc->n_columns; i++) {
+        write_column(desc, &desc->column[i], batch, batch->block->data + *offset++);
+    }
+    for (int i = 0; i < desc->n_pads; i++) {
+        write_pad(desc, &desc->pad[i].window, batch, batch->block->data + *offset++);
+    }
+}
