@@ -1,7 +1,7 @@
 # Every target sets up what it needs: system packages (apt, when permitted), .venv, the extension.
 #   make demo [DATA=root]    benchmark and pictures on the embedded or on your own data set
 #   make test                C tests, fuzz corpora, pytest
-#   make bench | lint | setup | clean
+#   make bench | lint | format | setup | clean
 #   make test-c test-asan test-tsan fuzz-replay parity nightly
 #   make fuzz TARGET=mp4_index SECONDS=60
 EXTRAS ?= test
@@ -12,7 +12,7 @@ VENV   := .venv/bin/python
 BUILD_C := $(VENV) tests/build_c.py
 NOT_HERE := not net and not gpu and not slurm and not soak
 
-.PHONY: setup demo bench test lint clean test-c test-asan test-tsan fuzz-replay fuzz parity nightly
+.PHONY: help setup demo bench test lint format clean test-c test-asan test-tsan fuzz-replay fuzz parity nightly
 .DEFAULT_GOAL := help
 
 help:
@@ -71,6 +71,11 @@ lint:
 	@$(VENV) -m mypy.stubtest reelpool._core
 	@$(VENV) -m pytest -q tests/lint
 
+format:
+	@EXTRAS=dev PYTHON="$(PYTHON)" .ci/setup
+	@git ls-files -co --exclude-standard -- '*.c' '*.h' | xargs -r .venv/bin/clang-format -i
+	@.venv/bin/ruff check -q --fix-only . && .venv/bin/ruff format -q .
+
 clean:
-	rm -rf build dist demo_out bench_out python/*.egg-info python/reelpool/*.so .venv
+	rm -rf build dist demo_out bench_out python/*.egg-info python/reelpool/*.so
 	find . -name __pycache__ -prune -exec rm -rf {} +
