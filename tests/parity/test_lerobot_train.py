@@ -1,0 +1,81 @@
+"""Unmodified lerobot-train on reelpool: ACT on three cameras has the losses of plain LeRobot."""
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DATA = Path(
+    os.environ.get("REELPOOL_TEST_DATA", Path(__file__).resolve().parents[3] / "shared" / "data")
+)
+STEP = re.compile(r"step:(\d+) .*?loss:([\d.]+) grdn:([\d.]+)")
+
+pytestmark = pytest.mark.skipif(
+    not (DATA / "cam3").is_dir(), reason="no cam3 (set REELPOOL_TEST_DATA to the folder of it)"
+)
+
+
+def train(command, out, steps, workers):
+    """(losses and gradient norms printed for each step, hash of the trained weights)."""
+    done = subprocess.run(
+        [
+            *command,
+            "--dataset.repo_id=parity/cam3",
+            f"--dataset.root={DATA / 'cam3'}",
+            "--policy.type=act",
+            "--policy.device=cpu",
+            "--policy.push_to_hub=false",
+            "--policy.pretrained_backbone_weights=null",
+            "--policy.chunk_size=8",
+            "--policy.n_action_steps=8",
+            "--policy.dim_model=64",
+            "--policy.n_heads=2",
+            "--policy.dim_feedforward=128",
+            "--policy.n_encoder_layers=1",
+            "--policy.n_vae_encoder_layers=1",
+            "--policy.latent_dim=8",
+            f"--steps={steps}",
+            "--batch_size=2",
+            f"--num_workers={workers}",
+            "--log_freq=1",
+            "--save_checkpoint=true",
+            f"--save_freq={steps}",
+            "--seed=7",
+            "--wandb.enable=false",
+            f"--output_dir={out}",
+        ],
+        capture_output=True,
+        text=True,
+        # The number of threads decides the order of float sums.
+        env={**os.environ, "OMP_NUM_THREADS": "2", "HF_HUB_OFFLINE": "1"},
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    log = done.stdout + done.stderr
+    weights = Path(out, "checkpoints", f"{steps:06d}", "pretrained_model", "model.safetensors")
+    return STEP.findall(log), hashlib.sha256(weights.read_bytes()).hexdigest(), log
+
+
+def patched():
+    return [sys.executable, "-m", "reelpool.lerobot", "lerobot-train"]
+
+
+def plain():
+    return [str(Path(sys.executable).with_name("lerobot-train"))]
+
+
+def test_twenty_steps_of_act_give_the_same_losses_and_weights(tmp_path):
+    steps, weights, _ = train(plain(), tmp_path / "plain", 20, 0)
+    assert len(steps) == 20
+    our_steps, our_weights, log = train(patched(), tmp_path / "patched", 20, 0)
+    assert "reelpool: lerobot-train runs with reelpool's LeRobotDataset" in log
+    assert our_steps == steps
+    assert our_weights == weights
+
+    # Worker processes, started as lerobot-train starts them, change nothing.
+    worker_steps, _, _ = train(patched(), tmp_path / "workers", 5, 2)
+    assert worker_steps == steps[:5]
