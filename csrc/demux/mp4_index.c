@@ -252,7 +252,7 @@ static rp_status check_data_references(const struct rp_box *dref, struct rp_erro
 }
 
 struct edit {
-    uint64_t duration;  /* in movie ticks; 0 = to the end */
+    uint64_t duration;  /* in movie ticks */
     int64_t media_time; /* in media ticks; -1 = empty */
 };
 
@@ -328,11 +328,12 @@ static rp_status read_edits(const struct rp_box *elst, uint32_t movie_timescale,
                               err));
     }
     index->shift = index->shown_from - shown.media_time;
-    if (shown.duration > 0) {
-        int64_t length = 0;
-        RP_TRY(to_track_ticks(shown.duration, movie_timescale, index->timescale, &length, err));
-        index->shown_to = index->shown_from + length;
+    if (shown.duration == 0) {
+        RP_FAIL(err, RP_E_UNSUPPORTED, "edit list that shows nothing (duration 0)");
     }
+    int64_t length = 0;
+    RP_TRY(to_track_ticks(shown.duration, movie_timescale, index->timescale, &length, err));
+    index->shown_to = index->shown_from + length;
     return RP_OK;
 }
 

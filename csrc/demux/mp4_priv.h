@@ -58,8 +58,7 @@ struct rp_box_text {
 /* A box type as text, '.' for what does not print. Thread: any. Blocks: never. Errors: none. */
 struct rp_box_text rp_box_name(uint32_t type);
 
-/* Cursor over the boxes of a payload, from byte `skip` <= box->len. Owner: borrowed. Thread: any.
- */
+/* The boxes in a payload, from byte `skip` <= box->len. Owner: borrowed. Thread: any. */
 struct rp_box_cursor rp_box_open(const struct rp_box *box, size_t skip);
 
 /* Take the next box: RP_OK or RP_END. Fewer than 8 zero bytes at the end are padding.
@@ -71,8 +70,7 @@ RP_CHECKED rp_status rp_box_next(struct rp_box_cursor *cursor, struct rp_box *ou
 RP_CHECKED rp_status rp_box_need(const struct rp_box *box, size_t need, struct rp_error *err);
 
 /* Read the version byte of a full box and check its length: `need0` bytes of payload in version 0,
- * `need1` in version 1. Thread: any. Errors: RP_E_FORMAT too short; RP_E_UNSUPPORTED version > 1.
- */
+ * `need1` in version 1. Thread: any. Errors: RP_E_FORMAT short; RP_E_UNSUPPORTED version > 1. */
 RP_CHECKED rp_status rp_box_version(const struct rp_box *box, size_t need0, size_t need1,
                                     int *version, struct rp_error *err);
 

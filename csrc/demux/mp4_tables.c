@@ -213,8 +213,7 @@ static rp_status build_runs(const struct rp_box *stts, rp_index *index, struct r
     return RP_OK;
 }
 
-/* Composition offsets, read as signed in both versions: writers put negative ones into version 0.
- */
+/* Composition offsets, signed in both versions: writers put negative ones into version 0 too. */
 static rp_status build_ctts(const struct rp_box *ctts, rp_index *index, struct rp_error *err)
 {
     index->dts_shift = index->shift;
@@ -310,11 +309,24 @@ static rp_status build_shown(rp_index *index, struct rp_error *err)
     return status;
 }
 
-/* What the queries need to know of the whole track: addressable samples, duration, order of keys.
- */
+/* An edit that starts between two pictures: the first one shown appears at the edit's start, as in
+ * libavformat, by whose times LeRobot goes. */
+static void align_to_edit(rp_index *index, int64_t first_pts)
+{
+    bool edited = index->shown_to != INT64_MAX;
+    if (edited && index->addressable > 0) {
+        int64_t early = first_pts - index->shown_from;
+        index->shift -= early;
+        index->dts_shift -= early;
+        index->shown_to -= early;
+        index->duration -= early;
+    }
+}
+
+/* What the queries need to know of the whole track: addressable samples, duration, keys' order. */
 static void survey(rp_index *index)
 {
-    int64_t last_key = INT64_MIN;
+    int64_t last_key = INT64_MIN, first_pts = INT64_MAX;
     index->keys_ascend = true;
     for (uint32_t i = 0; i < index->samples; i++) {
         uint32_t delta;
@@ -323,6 +335,7 @@ static void survey(rp_index *index)
         if (is_shown(index, pts)) {
             index->first_shown = index->addressable == 0 ? i : index->first_shown;
             index->addressable++;
+            first_pts = pts < first_pts ? pts : first_pts;
             index->duration = pts + delta > index->duration ? pts + delta : index->duration;
         }
         if (index->block[i / 64].keys >> (i % 64) & 1) {
@@ -330,6 +343,7 @@ static void survey(rp_index *index)
             last_key = pts;
         }
     }
+    align_to_edit(index, first_pts);
 }
 
 /* Give back what a table allocated for the most that its box could hold. */
