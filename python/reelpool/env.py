@@ -1,7 +1,7 @@
 """The process's surroundings: environment variables, CPUs and memory granted to it.
 
-The only module, beside `distributed`, that reads os.environ. Nothing is cached: a variable counts at the time
-of the call.
+The only module, beside `distributed`, that reads os.environ. Nothing is cached: a variable counts
+at the time of the call.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _integer(name: str) -> int | None:
 
 
 def cpu_tier() -> str | None:
-    """REELPOOL_CPU: the highest kernel tier to use ("c", "avx2", ...); None = whatever the CPU has."""
+    """REELPOOL_CPU: the highest kernel tier to use ("c", "avx2", ...); None = what the CPU has."""
     return os.environ.get("REELPOOL_CPU", "").strip().lower() or None
 
 
@@ -52,11 +52,15 @@ def log_level() -> int | None:
 
 def required_extras() -> frozenset[str]:
     """REELPOOL_REQUIRE: names whose absence fails a test instead of skipping it."""
-    return frozenset(p.strip() for p in os.environ.get("REELPOOL_REQUIRE", "").split(",") if p.strip())
+    return frozenset(
+        p.strip() for p in os.environ.get("REELPOOL_REQUIRE", "").split(",") if p.strip()
+    )
 
 
 def video_decoder_cache_size(default: int = 100) -> int | None:
-    """LEROBOT_VIDEO_DECODER_CACHE_SIZE: open decoders; None = unbounded ("none", "unbounded" or -1)."""
+    """LEROBOT_VIDEO_DECODER_CACHE_SIZE: open decoders; None = unbounded ("none", "unbounded" or
+    -1).
+    """
     text = os.environ.get("LEROBOT_VIDEO_DECODER_CACHE_SIZE", "").strip().lower()
     if not text:
         return default
@@ -65,7 +69,8 @@ def video_decoder_cache_size(default: int = 100) -> int | None:
     if re.fullmatch(r"\d+", text) and int(text) > 0:
         return int(text)
     raise ValueError(
-        f"LEROBOT_VIDEO_DECODER_CACHE_SIZE={text!r}: use a positive integer, or none, unbounded or -1"
+        f"LEROBOT_VIDEO_DECODER_CACHE_SIZE={text!r}: "
+        "use a positive integer, or none, unbounded or -1"
     )
 
 
@@ -78,7 +83,9 @@ def hf_home() -> Path:
 
 
 def hf_lerobot_home() -> Path:
-    """HF_LEROBOT_HOME, else HF_HOME/lerobot. The old name LEROBOT_HOME gives one warning and no effect."""
+    """HF_LEROBOT_HOME, else HF_HOME/lerobot. The old name LEROBOT_HOME gives one warning and no
+    effect.
+    """
     global _warned_lerobot_home
     if "LEROBOT_HOME" in os.environ and not _warned_lerobot_home:
         _warned_lerobot_home = True
@@ -111,7 +118,9 @@ def _read(path: str) -> str | None:
         return None  # this kernel or container has no such file: no limit from it
 
 
-def _cgroup_files(proc: str, sys: str, controller: str, v1_name: str, v2_name: str) -> list[list[str]]:
+def _cgroup_files(
+    proc: str, sys: str, controller: str, v1_name: str, v2_name: str
+) -> list[list[str]]:
     """Candidate files of the limit, one list per hierarchy, from the own group up to the root."""
     found = []
     for line in (_read(f"{proc}/self/cgroup") or "").splitlines():
@@ -151,8 +160,8 @@ def _cpu_quota(proc: str, sys: str) -> float | None:
 def granted_cpus(proc: str = "/proc", sys: str = "/sys/fs/cgroup") -> int:
     """CPUs that this process may keep busy, at least 1.
 
-    SLURM_CPUS_PER_TASK inside a step; else the affinity mask, capped by the cgroup's quota (v1 or v2, rounded
-    up) and divided by LOCAL_WORLD_SIZE.
+    SLURM_CPUS_PER_TASK inside a step; else the affinity mask, capped by the cgroup's quota (v1 or
+    v2, rounded up) and divided by LOCAL_WORLD_SIZE.
     """
     if os.environ.get("SLURM_STEP_ID"):
         cpus = _integer("SLURM_CPUS_PER_TASK")
@@ -169,15 +178,20 @@ def granted_cpus(proc: str = "/proc", sys: str = "/sys/fs/cgroup") -> int:
 
 
 def granted_memory(proc: str = "/proc", sys: str = "/sys/fs/cgroup") -> int:
-    """Bytes of memory that this process may use: the RAM, or the cgroup's limit where that is smaller."""
+    """Bytes of memory that this process may use: the RAM, or the cgroup's limit where that is
+    smaller.
+    """
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for files in _cgroup_files(proc, sys, "memory", "memory.limit_in_bytes", "memory.max"):
-        limits += [int(t) for t in map(_read, files) if t is not None and t.isdigit() and int(t) > 0]
+        limits += [
+            int(t) for t in map(_read, files) if t is not None and t.isdigit() and int(t) > 0
+        ]
     return min(limits)
 
 
 def parse_bytes(value: int | str) -> int:
-    """A number of bytes: an int, or text such as "4096", "500 MB", "2GiB", "1.5g" (k, M, G, T; i = 1024).
+    """A number of bytes: an int, or text such as "4096", "500 MB", "2GiB", "1.5g" (k, M, G, T; i =
+    1024).
 
     Raises TypeError for another type, ValueError for text without meaning or a negative number.
     """
@@ -189,7 +203,9 @@ def parse_bytes(value: int | str) -> int:
         return value
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", value, re.IGNORECASE)
     if match is None or (match.group(3) and not match.group(2)):
-        raise ValueError(f"{value!r} is not a number of bytes: use an int or text like '512MiB', '2GB'")
+        raise ValueError(
+            f"{value!r} is not a number of bytes: use an int or text like '512MiB', '2GB'"
+        )
     power = _UNITS[match.group(2).lower()]
     if match.group(3):
         power = 1024 ** round(math.log10(power) / 3)

@@ -1,10 +1,10 @@
 """Errors of reelpool: one class per cause, each also a builtin error.
 
-Every class derives from `ReelpoolError` and from the builtin that a caller would catch anyway, is built from
-one string (so torch's DataLoader can raise it again from a worker), and pickles with its coordinates. The
-coordinates are attributes, None where unknown: `dataset revision file offset length episode frame camera time
-nearest status`. `offset` and `length` are bytes, `time` and `nearest` seconds, `frame` counts from the
-episode's start, `status` is an HTTP status or an errno.
+Every class derives from `ReelpoolError` and from the builtin that a caller would catch anyway, is
+built from one string (so torch's DataLoader can raise it again from a worker), and pickles with its
+coordinates. The coordinates are attributes, None where unknown: `dataset revision file offset
+length episode frame camera time nearest status`. `offset` and `length` are bytes, `time` and
+`nearest` seconds, `frame` counts from the episode's start, `status` is an HTTP status or an errno.
 """
 
 from __future__ import annotations
@@ -178,7 +178,8 @@ _ADVICE: dict[str, str] = {
     "TIMESTAMP": "Run: reelpool inspect {dataset}{episode}     Or: a larger tolerance_s=",
     "FORMAT": "Run: reelpool inspect {dataset}{episode}     Or: fetch {file} again",
     "UNSUPPORTED": "Run: reelpool doctor (codecs and pixel formats of this build)",
-    "DECODE": "Run: reelpool inspect {dataset}{episode}     Or: fetch {file} again, or leave the episode out (episodes=)",
+    "DECODE": "Run: reelpool inspect {dataset}{episode}     "
+    "Or: fetch {file} again, or leave the episode out (episodes=)",
     "CHANGED": "The file was replaced while in use: open the dataset again",
     "IO": "Check the disk and the permissions of {file}",
     "NOT_FOUND": "Fetch {file} again, or leave its episodes out (episodes=)",
@@ -213,9 +214,11 @@ def _clean(coords: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_error(cls: type[BaseException], message: str, **coords: Any) -> BaseException:
-    """An error of class `cls` with `message` (URL queries cut out) and the given coordinates as attributes.
+    """An error of class `cls` with `message` (URL queries cut out) and the given coordinates as
+    attributes.
 
-    Coordinates that are None, "" or NaN count as unknown. Raises TypeError for a name that is no coordinate.
+    Coordinates that are None, "" or NaN count as unknown. Raises TypeError for a name that is no
+    coordinate.
     """
     error = cls(redact(message))
     for name, value in _clean(coords).items():
@@ -241,7 +244,9 @@ def _place(coords: dict[str, Any], message: str) -> str:
     if "time" in coords:
         near = f" (nearest {coords['nearest']:.6f} s)" if "nearest" in coords else ""
         parts.append(f"time {coords['time']:.6f} s{near}")
-    where = [str(coords[k]) for k in ("dataset", "file") if k in coords and str(coords[k]) not in message]
+    where = [
+        str(coords[k]) for k in ("dataset", "file") if k in coords and str(coords[k]) not in message
+    ]
     if where:
         at = f" @ {_size(coords['offset'])}" if "offset" in coords else ""
         parts.append(" ".join(where) + at)
@@ -251,10 +256,10 @@ def _place(coords: dict[str, Any], message: str) -> str:
 def from_core(code_name: str, message: str, coords: dict[str, Any] | None = None) -> BaseException:
     """The exception for an error of the C core.
 
-    `code_name` is the core's status without its prefix ("FORMAT", "DECODE", ...), `message` what happened,
-    `coords` any of the coordinates; -1 as offset, length, episode, frame or status counts as unknown, as do
-    "", None and NaN. The text is `message`, the place, and a line that says what to do. An unknown code gives
-    a ReelpoolError.
+    `code_name` is the core's status without its prefix ("FORMAT", "DECODE", ...), `message` what
+    happened, `coords` any of the coordinates; -1 as offset, length, episode, frame or status counts
+    as unknown, as do "", None and NaN. The text is `message`, the place, and a line that says what
+    to do. An unknown code gives a ReelpoolError.
     """
     cleaned = _clean(dict(coords or {}))
     for name in ("offset", "length", "episode", "frame", "status"):
@@ -269,5 +274,7 @@ def from_core(code_name: str, message: str, coords: dict[str, Any] | None = None
     if advice:
         episode = f" --episode {cleaned['episode']}" if "episode" in cleaned else ""
         target = cleaned.get("dataset", "DATASET")
-        text += "\n  " + advice.format(dataset=target, episode=episode, file=cleaned.get("file", "the file"))
+        text += "\n  " + advice.format(
+            dataset=target, episode=episode, file=cleaned.get("file", "the file")
+        )
     return make_error(cls, text, **cleaned)

@@ -1,4 +1,4 @@
-"""`LeRobotDatasetMetadata`: what `meta/` says about a dataset, for the formats v3.0, v2.1 and v2.0."""
+"""`LeRobotDatasetMetadata`: what `meta/` says about a dataset, in the formats v3.0, v2.1, v2.0."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .metadata_episodes import (
     number_column,
     unique_files,
 )
-from .metadata_info import DatasetInfo, load_info, parse_json, parse_version
+from .metadata_info import load_info, parse_json, parse_version
 from .metadata_tasks import TaskTable, load_tasks, task_names
 from .roots import INFO_FILE, LocalRoot, PathTemplate, resolve_root
 
@@ -39,7 +39,9 @@ DEFAULT_TOOLS: list[dict] = [
             "description": "Speak a short utterance to the user via the TTS executor.",
             "parameters": {
                 "type": "object",
-                "properties": {"text": {"type": "string", "description": "The verbatim text to speak."}},
+                "properties": {
+                    "text": {"type": "string", "description": "The verbatim text to speak."}
+                },
                 "required": ["text"],
             },
         },
@@ -57,19 +59,23 @@ def _arrays(value: Any) -> Any:
     """Statistics from JSON: nested dicts of arrays with at least one dimension."""
     if isinstance(value, dict):
         return {key: _arrays(v) for key, v in value.items()}
-    array = np.atleast_1d(np.array(value))
-    if array.dtype == object:
-        raise make_error(FormatError, f"{STATS_FILE} holds something that is no number", file=STATS_FILE)
+    try:
+        array = np.atleast_1d(np.array(value))
+    except ValueError:  # rows of different length
+        array = np.empty(0, object)
+    if array.dtype.kind not in "biuf":
+        what = f"{STATS_FILE} holds something that is no array of numbers"
+        raise make_error(FormatError, what, file=STATS_FILE)
     return array
 
 
 class LeRobotDatasetMetadata:
     """Metadata of a dataset, read from a local directory or copy.
 
-    Construction reads `info.json`, the tasks and the episodes' table; statistics follow at their first use.
-    Raises NotFoundError, FormatError (naming file and field), CompatibilityError, and UnsupportedMediaError
-    for a remote root. A pickle carries the arguments and the statistics if they were used; the rest is read
-    again where it is unpickled.
+    Construction reads `info.json`, the tasks and the episodes' table; statistics follow at their
+    first use. Raises NotFoundError, FormatError (naming file and field), CompatibilityError, and
+    UnsupportedMediaError for a remote root. A pickle carries the arguments and the statistics if
+    they were used; the rest is read again where it is unpickled.
     """
 
     def __init__(
@@ -101,7 +107,7 @@ class LeRobotDatasetMetadata:
         self._depth_unit: str | None = None
         self._load()
 
-    # -- reading ---------------------------------------------------------------------------------------
+    # -- reading --
 
     def _load(self) -> None:
         self._files = LocalRoot(self.root)
@@ -122,7 +128,9 @@ class LeRobotDatasetMetadata:
             self._rows = metadata_v21.load_episode_rows(self._files, total)
         frames = int(self._columns.length.sum())
         if frames != self.info.total_frames:
-            what = f"{INFO_FILE}: total_frames is {self.info.total_frames}, the episodes have {frames}"
+            what = (
+                f"{INFO_FILE}: total_frames is {self.info.total_frames}, the episodes have {frames}"
+            )
             raise make_error(FormatError, what, file=INFO_FILE, dataset=self.repo_id)
 
     @property
@@ -158,7 +166,7 @@ class LeRobotDatasetMetadata:
             return self.__dict__[name]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    # -- episodes, tasks, statistics -------------------------------------------------------------------
+    # -- episodes, tasks, statistics --
 
     @property
     def _columns(self) -> EpisodeColumns:
@@ -218,7 +226,8 @@ class LeRobotDatasetMetadata:
 
     @property
     def tasks(self) -> Any:
-        """Tasks by name, sorted by task_index: a pandas DataFrame if pandas is installed, else a TaskTable.
+        """Tasks by name, sorted by task_index: a pandas DataFrame if pandas is installed, else a
+        TaskTable.
 
         None if the dataset has no task.
         """
@@ -229,12 +238,15 @@ class LeRobotDatasetMetadata:
             except ImportError:
                 self._tasks = TaskTable(numbers, names)
             else:
-                self._tasks = pd.DataFrame({"task_index": numbers}, index=pd.Index(names, name="task"))
+                self._tasks = pd.DataFrame(
+                    {"task_index": numbers}, index=pd.Index(names, name="task")
+                )
         return self._tasks
 
     @property
     def stats(self) -> dict[str, dict[str, np.ndarray]] | None:
-        """Statistics per feature (min, max, mean, std, count, quantiles), arrays of at least one dimension.
+        """Statistics per feature (min, max, mean, std, count, quantiles), arrays of at least one
+        dimension.
 
         Mutable. v2.1: pooled over the episodes. None if the dataset has none.
         """
@@ -259,7 +271,8 @@ class LeRobotDatasetMetadata:
         return _arrays(raw)
 
     def rescale_depth_stats(self, output_unit: str) -> None:
-        """Convert the depth features' statistics from their recorded unit to `output_unit` ("m" or "mm").
+        """Convert the depth features' statistics from their recorded unit to `output_unit` ("m" or
+        "mm").
 
         A feature without a recorded `depth_unit` stays as it is, with one warning.
         """
@@ -268,7 +281,8 @@ class LeRobotDatasetMetadata:
         missing = [key for key in self.depth_keys if self._stored_depth_unit(key) is None]
         if missing:
             logger.warning(
-                "%s: no depth_unit in info.json for %s; values and statistics stay as recorded, not in %s",
+                "%s: no depth_unit in info.json for %s; values and statistics stay "
+                "as recorded, not in %s",
                 self.repo_id,
                 ", ".join(missing),
                 output_unit,
@@ -299,7 +313,9 @@ class LeRobotDatasetMetadata:
     def filter_episodes(
         self, predicate: Callable[[dict], bool], candidates: list[int] | None = None
     ) -> list[int]:
-        """Sorted indices of the episodes (among `candidates`) whose metadata row satisfies `predicate`."""
+        """Sorted indices of the episodes (among `candidates`) whose metadata row satisfies
+        `predicate`.
+        """
         if not callable(predicate):
             raise TypeError(f"episode_filter must be callable, not {type(predicate).__name__}")
         episodes = self.episodes
@@ -317,7 +333,7 @@ class LeRobotDatasetMetadata:
         return ep_index % count
 
     def get_data_file_path(self, ep_index: int) -> Path:
-        """The episode's Parquet file, relative to the root. IndexError if there is no such episode."""
+        """The episode's Parquet file, relative to the root. IndexError if there is none."""
         columns = self._columns
         return Path(columns.data_files[columns.data_file_id[self._episode(ep_index)]])
 
@@ -325,7 +341,9 @@ class LeRobotDatasetMetadata:
         """The episode's video file of one camera, relative to the root. IndexError, KeyError."""
         columns = self._columns
         if vid_key not in columns.video:
-            raise KeyError(f"{vid_key!r} is no video feature; there are: {', '.join(self.video_keys)}")
+            raise KeyError(
+                f"{vid_key!r} is no video feature; there are: {', '.join(self.video_keys)}"
+            )
         return Path(columns.video_files[columns.video[vid_key].file_id[self._episode(ep_index)]])
 
     def get_chunk_settings(self) -> dict[str, int]:
@@ -333,7 +351,7 @@ class LeRobotDatasetMetadata:
         names = ("chunks_size", "data_files_size_in_mb", "video_files_size_in_mb")
         return {name: getattr(self.info, name) for name in names}
 
-    # -- info.json -------------------------------------------------------------------------------------
+    # -- info.json --
 
     @property
     def url_root(self) -> str:

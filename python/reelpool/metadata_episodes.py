@@ -28,7 +28,9 @@ class VideoColumns:
 
 @dataclasses.dataclass
 class EpisodeColumns:
-    """All episodes, as flat arrays in episode order. Invariants: length = to - from >= 1; ids are in range."""
+    """All episodes, as flat arrays in episode order. Invariants: length = to - from >= 1; ids are
+    in range.
+    """
 
     length: np.ndarray  # int64 (episodes,), frames
     from_index: np.ndarray  # int64, first `index` of the episode
@@ -42,7 +44,9 @@ class EpisodeColumns:
 
 
 class Episodes:
-    """The episodes' metadata rows: `e[i]` a dict, `e["column"]` an array or list, slices dicts of columns."""
+    """The episodes' metadata rows: `e[i]` a dict, `e["column"]` an array or list, slices dicts of
+    columns.
+    """
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table
@@ -64,7 +68,9 @@ class Episodes:
     def _column(self, name: str) -> Any:
         column = self._table.column(name)
         kind = str(column.type)
-        if column.null_count == 0 and (kind.startswith(("int", "uint", "float")) or kind in ("double", "bool")):
+        if column.null_count == 0 and (
+            kind.startswith(("int", "uint", "float")) or kind in ("double", "bool")
+        ):
             return column.to_numpy()
         return column.to_pylist()
 
@@ -94,7 +100,7 @@ class Episodes:
             yield from batch.to_pylist()
 
     def filter(self, function: Callable[[dict], bool], **_: Any) -> Episodes:
-        """The rows for which `function(row)` is true. Other arguments of `datasets` have no effect."""
+        """The rows for which `function(row)` is true. Arguments beside it have no effect."""
         return Episodes(self._take([i for i, row in enumerate(self) if function(row)]))
 
     def select_columns(self, names: str | list[str]) -> Episodes:
@@ -106,8 +112,12 @@ class Episodes:
         return self._table.to_pandas()
 
 
-def read_parquet(root: LocalRoot, rel: str, columns: Callable[[list[str]], list[str]] | None = None) -> pa.Table:
-    """The table of one small Parquet file; `columns` picks from the top-level names. FormatError if damaged."""
+def read_parquet(
+    root: LocalRoot, rel: str, columns: Callable[[list[str]], list[str]] | None = None
+) -> pa.Table:
+    """The table of one small Parquet file; `columns` picks from the top-level names. FormatError if
+    damaged.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -117,7 +127,9 @@ def read_parquet(root: LocalRoot, rel: str, columns: Callable[[list[str]], list[
             names = None if columns is None else columns(stream.schema_arrow.names)
             return stream.read(columns=names, use_threads=False)
     except (pa.ArrowException, OSError) as error:
-        raise make_error(FormatError, f"{rel} is not a readable Parquet file: {error}", file=rel) from error
+        raise make_error(
+            FormatError, f"{rel} is not a readable Parquet file: {error}", file=rel
+        ) from error
 
 
 def load_episode_table(root: LocalRoot, total: int) -> pa.Table:
@@ -143,7 +155,9 @@ def load_episode_table(root: LocalRoot, total: int) -> pa.Table:
     try:
         table = pa.concat_tables(tables, promote_options="default")
     except pa.ArrowException as error:
-        raise make_error(FormatError, f"{EPISODES_DIR}: the files' columns differ: {error}") from error
+        raise make_error(
+            FormatError, f"{EPISODES_DIR}: the files' columns differ: {error}"
+        ) from error
     index = number_column(table, "episode_index")
     if not np.array_equal(index, np.arange(len(index))):
         order = np.argsort(index, kind="stable")
@@ -159,11 +173,15 @@ def load_episode_table(root: LocalRoot, total: int) -> pa.Table:
 
 
 def number_column(table: pa.Table, name: str, dtype: type = np.int64) -> np.ndarray:
-    """A metadata column as a flat array. Raises FormatError if missing, null, not a number, or negative."""
+    """A metadata column as a flat array. Raises FormatError if missing, null, not a number, or
+    negative.
+    """
     import pyarrow as pa
 
     if name not in table.column_names:
-        raise make_error(FormatError, f"{EPISODES_DIR}: column {name} is missing", file=EPISODES_DIR)
+        raise make_error(
+            FormatError, f"{EPISODES_DIR}: column {name} is missing", file=EPISODES_DIR
+        )
     column = table.column(name)
     kind = column.type
     if column.null_count or not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
@@ -176,12 +194,14 @@ def number_column(table: pa.Table, name: str, dtype: type = np.int64) -> np.ndar
         raise make_error(FormatError, what, file=EPISODES_DIR, episode=int(bad[0]))
     flat = np.ascontiguousarray(values, dtype=dtype)
     if not np.array_equal(flat, values):
-        raise make_error(FormatError, f"{EPISODES_DIR}: column {name} is not integer", file=EPISODES_DIR)
+        raise make_error(
+            FormatError, f"{EPISODES_DIR}: column {name} is not integer", file=EPISODES_DIR
+        )
     return flat
 
 
 def unique_files(chunk: np.ndarray, file: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(chunks, files, ids): the distinct pairs in order, and per row the int32 place of its pair."""
+    """(chunks, files, ids): the distinct pairs in order, and per row its pair as int32."""
     pairs = np.stack([chunk, file], axis=1)
     if len(pairs) == 0 or not (np.diff(chunk) | np.diff(file)).any():
         first = pairs[:1]
@@ -197,7 +217,9 @@ def unique_files(chunk: np.ndarray, file: np.ndarray) -> tuple[np.ndarray, np.nd
 
 def check_lengths(columns: EpisodeColumns, source: str) -> None:
     """FormatError unless each episode has at least one frame and length = to - from."""
-    bad = np.flatnonzero((columns.to_index - columns.from_index != columns.length) | (columns.length < 1))
+    bad = np.flatnonzero(
+        (columns.to_index - columns.from_index != columns.length) | (columns.length < 1)
+    )
     if len(bad):
         i = int(bad[0])
         what = (

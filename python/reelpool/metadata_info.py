@@ -54,7 +54,11 @@ class DatasetInfo:
     tools: list[dict] | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.fps, bool) or not isinstance(self.fps, (int, float)) or not 0 < self.fps < 1e6:
+        if (
+            isinstance(self.fps, bool)
+            or not isinstance(self.fps, (int, float))
+            or not 0 < self.fps < 1e6
+        ):
             raise _bad(f"fps must be a positive number, not {self.fps!r}")
         for name in ("total_episodes", "total_frames", "total_tasks"):
             self._check_int(name, 0)
@@ -86,14 +90,16 @@ class DatasetInfo:
         if not isinstance(shape, (list, tuple)):
             raise _bad(f"features[{key!r}] has no shape")
         for size in shape:
-            if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size < 2**31:
-                if not (size is None and feature["dtype"] in ("video", "image")):
-                    raise _bad(f"features[{key!r}]: shape {shape!r} is not a list of sizes")
+            unknown = size is None and feature["dtype"] in ("video", "image")
+            if not unknown and (type(size) is not int or not 0 <= size < 2**31):
+                raise _bad(f"features[{key!r}]: shape {shape!r} is not a list of sizes")
         feature["shape"] = tuple(shape)
 
     @classmethod
     def from_dict(cls, raw: dict) -> DatasetInfo:
-        """From decoded JSON. Unknown keys are dropped with a warning; FormatError names a missing one."""
+        """From decoded JSON. Unknown keys are dropped with a warning; FormatError names a missing
+        one.
+        """
         known = {f.name for f in dataclasses.fields(cls)}
         unknown = sorted(set(raw) - known - _LEGACY_KEYS)
         if unknown:
@@ -120,7 +126,9 @@ class DatasetInfo:
         return getattr(self, key)
 
     def __setitem__(self, key: str, value: Any) -> None:
-        warnings.warn(f"use info.{key} = ... instead of info[{key!r}]", DeprecationWarning, stacklevel=2)
+        warnings.warn(
+            f"use info.{key} = ... instead of info[{key!r}]", DeprecationWarning, stacklevel=2
+        )
         if key not in self:
             raise KeyError(key)
         setattr(self, key, value)
@@ -136,9 +144,14 @@ class DatasetInfo:
 def parse_version(text: Any, repo_id: str) -> tuple[int, int]:
     """(major, minor) of a codebase version, which must be one that is read here (v2.0 <= v < v4).
 
-    Raises FormatError for text that is no version, BackwardCompatibilityError, ForwardCompatibilityError.
+    Raises FormatError for text that is no version, BackwardCompatibilityError,
+    ForwardCompatibilityError.
     """
-    match = re.fullmatch(r"v?(\d{1,4})(?:\.(\d{1,4}))?(?:\.\w+)*", text) if isinstance(text, str) else None
+    match = (
+        re.fullmatch(r"v?(\d{1,4})(?:\.(\d{1,4}))?(?:\.\w+)*", text)
+        if isinstance(text, str)
+        else None
+    )
     if match is None:
         raise _bad(f"codebase_version {text!r} is not a version")
     major, minor = int(match.group(1)), int(match.group(2) or 0)
@@ -153,7 +166,8 @@ def parse_version(text: Any, repo_id: str) -> tuple[int, int]:
     if major >= 4:
         raise make_error(
             ForwardCompatibilityError,
-            f"{repo_id} has format {text}; v2.0 to v3.x are read\n  Run: pip install --upgrade reelpool",
+            f"{repo_id} has format {text}; v2.0 to v3.x are read\n"
+            "  Run: pip install --upgrade reelpool",
             dataset=repo_id,
             file=INFO_FILE,
         )

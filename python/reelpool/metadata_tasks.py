@@ -36,7 +36,9 @@ class _Lookup:
 
 
 class TaskTable:
-    """The tasks without pandas: `.index`, `["task_index"]`, `.iloc[i].name`, `.loc[name].task_index`, `len`."""
+    """The tasks without pandas: `.index`, `["task_index"]`, `.iloc[i].name`,
+    `.loc[name].task_index`, `len`.
+    """
 
     def __init__(self, numbers: list[int], names: list[str]) -> None:
         self.index = list(names)
@@ -55,7 +57,9 @@ class TaskTable:
 
 
 def load_tasks(root: LocalRoot) -> tuple[list, list, str]:
-    """(task indices, names, file) of `tasks.parquet`, as stored; the name is the index of a pandas frame."""
+    """(task indices, names, file) of `tasks.parquet`, as stored; the name is the index of a pandas
+    frame.
+    """
     table = read_parquet(root, TASKS_FILE)
     others = [n for n in table.column_names if n != "task_index"]
     named = [n for n in ("task", "__index_level_0__") if n in others] or others
@@ -66,7 +70,9 @@ def load_tasks(root: LocalRoot) -> tuple[list, list, str]:
 
 
 def task_names(numbers: list, names: list, rel: str) -> dict[int, str]:
-    """{task_index: name} in the order of the indices. FormatError for wrong types and repeated indices."""
+    """{task_index: name} in the order of the indices. FormatError for wrong types and repeated
+    indices.
+    """
     if not all(type(n) is int for n in numbers) or not all(type(n) is str for n in names):
         raise make_error(FormatError, f"{rel} holds a null or a wrong type", file=rel)
     out = dict(sorted(zip(numbers, names)))

@@ -24,7 +24,9 @@ def read_jsonl(root: LocalRoot, rel: str) -> list[dict]:
     """The objects of a file with one JSON object per line. FormatError names file and line."""
     lines = [line for line in root.read_bytes(rel).splitlines() if line.strip()]
     try:
-        rows = json.loads(b"[" + b",".join(lines) + b"]")  # one call: 100,000 lines in a fraction of a second
+        rows = json.loads(
+            b"[" + b",".join(lines) + b"]"
+        )  # one call: 100,000 lines in a fraction of a second
     except (ValueError, RecursionError):
         rows = []
     if len(rows) == len(lines) and all(type(row) is dict for row in rows):
@@ -53,7 +55,9 @@ def _integers(rows: list[dict], name: str, rel: str) -> np.ndarray:
 
 
 def load_episode_rows(root: LocalRoot, total: int) -> list[dict]:
-    """The rows of `episodes.jsonl` in episode order. Raises FormatError for a gap, a repeat or a wrong count."""
+    """The rows of `episodes.jsonl` in episode order. Raises FormatError for a gap, a repeat or a
+    wrong count.
+    """
     rows = read_jsonl(root, EPISODES_FILE)
     index = _integers(rows, "episode_index", EPISODES_FILE)
     order = np.argsort(index, kind="stable")
@@ -129,14 +133,20 @@ def load_tasks(root: LocalRoot) -> tuple[list, list, str]:
 
 
 def pooled_stats(root: LocalRoot) -> dict[str, dict[str, np.ndarray]]:
-    """Statistics of the whole set from those of its episodes (v2.1), weighted by their counts, in float64."""
+    """Statistics of the whole set from those of its episodes (v2.1), weighted by their counts, in
+    float64.
+    """
     rows = read_jsonl(root, EPISODE_STATS_FILE)
     order = np.argsort(_integers(rows, "episode_index", EPISODE_STATS_FILE), kind="stable")
     by_key: dict[str, list[dict]] = {}
     for i in order.tolist():
         stats = rows[i].get("stats")
         if not isinstance(stats, dict):
-            raise make_error(FormatError, f"{EPISODE_STATS_FILE}: entry {i + 1} has no stats", file=EPISODE_STATS_FILE)
+            raise make_error(
+                FormatError,
+                f"{EPISODE_STATS_FILE}: entry {i + 1} has no stats",
+                file=EPISODE_STATS_FILE,
+            )
         for key, values in stats.items():
             by_key.setdefault(key, []).append(values)
     try:

@@ -1,7 +1,7 @@
 """From a repo id or root to the files of a dataset, and only to those.
 
-Everything that `info.json` says about paths is untrusted: templates go through `PathTemplate` (never
-str.format), and files open through `LocalRoot`, which keeps them beneath the root.
+Everything that `info.json` says about paths is untrusted: templates go through `PathTemplate`
+(never str.format), and files open through `LocalRoot`, which keeps them beneath the root.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _INT_SPEC = re.compile(r"(0?\d{0,2})d?")
 
 
 def check_path(path: str, source: str) -> str:
-    """`path` if it is a relative path that cannot leave its root, else FormatError naming `source`."""
+    """`path` if it is relative and cannot leave its root, else FormatError naming `source`."""
     why = None
     if not path or len(path) > MAX_PATH:
         why = f"has {len(path)} characters (1 to {MAX_PATH} are allowed)"
@@ -44,10 +44,12 @@ def check_path(path: str, source: str) -> str:
 
 
 class PathTemplate:
-    """A path template of `info.json`, such as "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet".
+    """A path template of `info.json`, such as
+    "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet".
 
-    `text` may hold `{name}` and `{name:03d}` for the integers in `fields`, and the names in `strings`, which
-    are filled in at once. Everything else raises FormatError naming info.json and `where`, its field.
+    `text` may hold `{name}` and `{name:03d}` for the integers in `fields`, and the names in
+    `strings`, which are filled in at once. Everything else raises FormatError naming info.json and
+    `where`, its field.
     """
 
     def __init__(self, text: object, where: str, fields: tuple[str, ...], **strings: str) -> None:
@@ -81,7 +83,9 @@ class PathTemplate:
     @staticmethod
     def _literal(text: str, source: str) -> str:
         if "{" in text or "}" in text:
-            raise make_error(FormatError, f"{source}: unbalanced brace near {text[:80]!r}", file=INFO_FILE)
+            raise make_error(
+                FormatError, f"{source}: unbalanced brace near {text[:80]!r}", file=INFO_FILE
+            )
         return text.replace("%", "%%")
 
     def format(self, **values: int) -> str:
@@ -98,8 +102,8 @@ class PathTemplate:
 class LocalRoot:
     """Opens a dataset's files, none outside `path`.
 
-    A symbolic link may leave the root only as in huggingface_hub's cache: from `snapshots/<commit>/` to the
-    sibling `blobs/`. Folders are resolved once each.
+    A symbolic link may leave the root only as in huggingface_hub's cache: from
+    `snapshots/<commit>/` to the sibling `blobs/`. Folders are resolved once each.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -140,9 +144,13 @@ class LocalRoot:
                     raise self._refuse(rel, path)
                 mode = os.lstat(path).st_mode
         except (FileNotFoundError, NotADirectoryError):
-            raise make_error(NotFoundError, f"{rel} is missing below {self.path}", file=rel) from None
+            raise make_error(
+                NotFoundError, f"{rel} is missing below {self.path}", file=rel
+            ) from None
         except OSError as error:
-            raise make_error(StorageError, f"{rel}: {error.strerror}", file=rel, status=error.errno) from error
+            raise make_error(
+                StorageError, f"{rel}: {error.strerror}", file=rel, status=error.errno
+            ) from error
         if not stat.S_ISREG(mode):
             raise make_error(FormatError, f"{rel} is not a regular file", file=rel)
         return path
@@ -162,7 +170,9 @@ class LocalRoot:
             with open(path, "rb") as stream:
                 data = stream.read() if limit is None else stream.read(limit + 1)
         except OSError as error:
-            raise make_error(StorageError, f"{rel}: {error.strerror}", file=rel, status=error.errno) from error
+            raise make_error(
+                StorageError, f"{rel}: {error.strerror}", file=rel, status=error.errno
+            ) from error
         if limit is not None and len(data) > limit:
             raise make_error(FormatError, f"{rel} is larger than {limit} bytes", file=rel)
         return data
@@ -192,7 +202,9 @@ def _local(location: str) -> Path:
         raise _remote(f"{scheme.group(1)}:// root")
     parts = urlsplit(location)
     if parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
-        raise ValueError(f"root={location!r}: use file:///absolute/path, without host, query or fragment")
+        raise ValueError(
+            f"root={location!r}: use file:///absolute/path, without host, query or fragment"
+        )
     return Path(unquote(parts.path))
 
 
@@ -222,9 +234,10 @@ def resolve_root(
 ) -> Root:
     """The directory of a dataset: `root`, else a local copy of `repo_id`.
 
-    Copies are searched in HF_LEROBOT_HOME/{repo_id} (unless it is an unfinished or old download), then below
-    HF_LEROBOT_HOME/hub and HF_HUB_CACHE at `revision` (None: v3.0, v2.1, v2.0, main). Raises NotFoundError
-    naming the places, UnsupportedMediaError for what is remote, ValueError for a malformed repo id.
+    Copies are searched in HF_LEROBOT_HOME/{repo_id} (unless it is an unfinished or old download),
+    then below HF_LEROBOT_HOME/hub and HF_HUB_CACHE at `revision` (None: v3.0, v2.1, v2.0, main).
+    Raises NotFoundError naming the places, UnsupportedMediaError for what is remote, ValueError for
+    a malformed repo id.
     """
     if repo_type not in ("dataset", "bucket"):
         raise ValueError(f"repo_type must be 'dataset' or 'bucket', not {repo_type!r}")
@@ -259,7 +272,8 @@ def resolve_root(
     places = ", ".join(str(p) for p in (home / repo_id, home / "hub", env.hf_hub_cache()))
     raise make_error(
         NotFoundError,
-        f"no local copy of {repo_id}{wanted} (searched {places}), and this version does not download\n"
+        f"no local copy of {repo_id}{wanted} (searched {places}), "
+        "and this version does not download\n"
         f"  Run: hf download --repo-type dataset --local-dir DIR {repo_id}     then pass root=DIR",
         dataset=repo_id,
         revision=revision,

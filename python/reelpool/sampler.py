@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -22,13 +23,14 @@ _BLOCK = 8192  # positions mapped to frames at once
 class EpisodeAwareSampler:
     """Indices of the frames of chosen episodes, without some of the first and last frames of each.
 
-    With `shuffle`, each epoch is torch.randperm seeded by (seed, epoch): the same on all ranks, bit-identical
-    to LeRobot 0.6.1. `iter()` runs the current epoch and advances the counter. Memory is per episode, but the
-    permutation of a running epoch.
+    With `shuffle`, each epoch is torch.randperm seeded by (seed, epoch): the same on all ranks,
+    bit-identical to LeRobot 0.6.1. `iter()` runs the current epoch and advances the counter. Memory
+    is per episode, but the permutation of a running epoch.
 
     dataset_from_indices, dataset_to_indices: first frame of each episode, and one past its last.
-    episode_indices_to_use: None means all. absolute_to_relative_idx: maps the indices that are handed out.
-    Raises ValueError for a negative drop count, unequal lengths, or when no frame remains.
+    episode_indices_to_use: None means all. absolute_to_relative_idx: maps the indices that are
+    handed out. Raises ValueError for a negative drop count, unequal lengths, or when no frame
+    remains.
     """
 
     def __init__(
@@ -61,7 +63,8 @@ class EpisodeAwareSampler:
         empty = np.flatnonzero(used & (count <= 0))
         if len(empty):
             logger.warning(
-                "%d episodes have no frame left with drop_n_first_frames=%d, drop_n_last_frames=%d: %s%s",
+                "%d episodes have no frame left with drop_n_first_frames=%d, "
+                "drop_n_last_frames=%d: %s%s",
                 len(empty),
                 drop_n_first_frames,
                 drop_n_last_frames,
@@ -70,7 +73,9 @@ class EpisodeAwareSampler:
             )
         used &= count > 0
         if not used.any():
-            raise ValueError("no frame remains: check episode_indices_to_use and the numbers of dropped frames")
+            raise ValueError(
+                "no frame remains: check episode_indices_to_use and the numbers of dropped frames"
+            )
         self._starts = first[used]
         self._ends = np.cumsum(count[used])  # positions one past each episode
         self._num_frames = int(self._ends[-1])
@@ -91,7 +96,9 @@ class EpisodeAwareSampler:
         return list(self._frames(np.arange(self._num_frames)))
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next `iter()`. After `load_state_dict`, one at or below the counter is ignored."""
+        """Set the epoch of the next `iter()`. After `load_state_dict`, one at or below the counter
+        is ignored.
+        """
         if self._resumed and epoch <= self._epoch:
             return
         self._epoch = epoch
@@ -102,16 +109,18 @@ class EpisodeAwareSampler:
         return {"epoch": self._epoch, "start_index": self._start_index}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue at `state`. Raises StateError naming the field that is missing or out of range."""
+        """Continue at `state`. StateError names the field that is missing or out of range."""
         values = []
         for name in ("epoch", "start_index"):
             value = state.get(name) if isinstance(state, dict) else None
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
-                raise make_error(StateError, f"sampler state: {name} is {value!r}, not an integer >= 0")
+                raise make_error(
+                    StateError, f"sampler state: {name} is {value!r}, not an integer >= 0"
+                )
             values.append(int(value))
         if values[1] > self._num_frames:
-            what = f"sampler state: start_index {values[1]} lies past this sampler's {self._num_frames} frames"
-            raise make_error(StateError, what)
+            what = f"start_index {values[1]} lies past this sampler's {self._num_frames} frames"
+            raise make_error(StateError, f"sampler state: {what}")
         self._epoch, self._start_index = values
         self._resumed = True
 
@@ -132,10 +141,13 @@ class EpisodeAwareSampler:
             import torch
         except ImportError:
             raise make_error(
-                MissingExtraError, "EpisodeAwareSampler(shuffle=True) needs torch\n  Run: pip install torch"
+                MissingExtraError,
+                "EpisodeAwareSampler(shuffle=True) needs torch\n  Run: pip install torch",
             ) from None
         seed = int(np.random.SeedSequence([self.seed, epoch]).generate_state(1, dtype=np.uint64)[0])
-        return torch.randperm(self._num_frames, generator=torch.Generator().manual_seed(seed)).numpy()
+        return torch.randperm(
+            self._num_frames, generator=torch.Generator().manual_seed(seed)
+        ).numpy()
 
     def _frames(self, positions: np.ndarray) -> Iterator[int]:
         episode = np.searchsorted(self._ends, positions, side="right")
@@ -148,15 +160,19 @@ class EpisodeAwareSampler:
                 yield self._absolute_to_relative[frame]
 
 
-def compute_sampler_state(step: int, num_frames: int, batch_size: int, num_processes: int) -> dict[str, int]:
-    """The sampler's state after `step` optimisation steps of `num_processes` ranks, for an exact resume.
+def compute_sampler_state(
+    step: int, num_frames: int, batch_size: int, num_processes: int
+) -> dict[str, int]:
+    """The sampler's state after `step` optimisation steps of `num_processes` ranks, for an exact
+    resume.
 
-    Accelerate shares out whole batches, padded evenly: ceil(ceil(num_frames / batch_size) / num_processes) an
-    epoch. Raises ValueError for a negative step or a count below 1.
+    Accelerate shares out whole batches, padded evenly: ceil(ceil(num_frames / batch_size) /
+    num_processes) an epoch. Raises ValueError for a negative step or a count below 1.
     """
     if step < 0 or min(num_frames, batch_size, num_processes) < 1:
         raise ValueError("step must be >= 0; num_frames, batch_size and num_processes >= 1")
-    per_epoch = -(-(-(-num_frames // batch_size)) // num_processes)
+    batches = math.ceil(num_frames / batch_size)
+    per_epoch = math.ceil(batches / num_processes)
     epoch, done = divmod(step, per_epoch)
     return {"epoch": epoch, "start_index": min(done * batch_size * num_processes, num_frames)}
 
@@ -164,8 +180,8 @@ def compute_sampler_state(step: int, num_frames: int, batch_size: int, num_proce
 def group_episodes_by_files(episode_file_ids: Sequence[Iterable[Hashable]]) -> list[list[int]]:
     """Groups of episodes that share files, directly or through others.
 
-    `episode_file_ids[i]`: the ids (anything hashable) of the files of episode i. Each group is sorted, the
-    groups are ordered by their least episode.
+    `episode_file_ids[i]`: the ids (anything hashable) of the files of episode i. Each group is
+    sorted, the groups are ordered by their least episode.
     """
     parent = list(range(len(episode_file_ids)))
 
@@ -189,8 +205,8 @@ def group_episodes_by_files(episode_file_ids: Sequence[Iterable[Hashable]]) -> l
 def partition_episodes(lengths: Sequence[int], num_partitions: int) -> list[list[int]]:
     """Episodes shared out to `num_partitions` bins of nearly equal length.
 
-    The longest first (tie: lower index) goes to the lightest bin (tie: lower bin); each bin is sorted. Raises
-    ValueError for fewer than one bin, fewer episodes than bins, or a length below 1.
+    The longest first (tie: lower index) goes to the lightest bin (tie: lower bin); each bin is
+    sorted. Raises ValueError for fewer than one bin, fewer episodes than bins, or a length below 1.
     """
     if num_partitions < 1:
         raise ValueError(f"num_partitions must be >= 1, not {num_partitions}")

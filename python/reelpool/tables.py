@@ -1,11 +1,12 @@
 """A dataset's Parquet files as flat columns.
 
-Numbers become contiguous arrays with LeRobot's item dtypes; strings, language columns and image cells stay
-Arrow columns and are read cell by cell.
+Numbers become contiguous arrays with LeRobot's item dtypes; strings, language columns and image
+cells stay Arrow columns and are read cell by cell.
 """
 
 from __future__ import annotations
 
+import bisect
 import json
 import logging
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import env
 from .errors import FormatError, make_error
+from .image_cells import ImageColumn, RowGroupCache
 from .metadata_info import NUMBER_DTYPES, OBJECT_DTYPES
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ _MAX_WIDTH = 1 << 31
 
 
 class CellColumn:
-    """A column of Arrow cells: strings (str), language rows (list of dict) or images ({"bytes", "path"})."""
+    """A column of Arrow cells: strings (str) or language rows (list of dict)."""
 
     def __init__(self, name: str, dtype: str, chunks: list[pa.Array]) -> None:
         self.name = name
@@ -41,7 +44,9 @@ class CellColumn:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def cell(self, row: int) -> Any:
-        """The cell of table row `row` (0 <= row < len) as Python objects. IndexError if there is none."""
+        """The cell of table row `row` (0 <= row < len) as Python objects. IndexError if there is
+        none.
+        """
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
         place = int(np.searchsorted(self._ends, row, side="right"))
@@ -65,9 +70,10 @@ def _language_row(row: dict) -> dict:
 class Table:
     """Rows of the selected episodes, in dataset order. Arrays are read-only and C-contiguous.
 
-    columns: {feature: array (rows, *shape)}, shape (1,) without its dimension; float32, int64 or bool.
-    cells: {feature: CellColumn}. keys: the features of both, in info.json's order.
-    index, timestamp, episode_index, frame_index, task_index: (rows,), int64 but timestamp: float32 seconds.
+    columns: {feature: array (rows, *shape)}, float32, int64 or bool; shape (1,): (rows,).
+    cells: {feature: CellColumn or ImageColumn}. keys: the features of both, in info.json's order.
+    index, timestamp, episode_index, frame_index, task_index: (rows,), int64, but timestamp
+    float32 seconds; there whether declared or not.
     episodes, starts, lengths: int64 (episodes,): which, their first row here, their rows.
     """
 
@@ -75,7 +81,7 @@ class Table:
         self,
         keys: list[str],
         arrays: dict[str, np.ndarray],
-        cells: dict[str, CellColumn],
+        cells: dict[str, CellColumn | ImageColumn],
         episodes: np.ndarray,
         lengths: np.ndarray,
     ) -> None:
@@ -110,7 +116,9 @@ class _Spec:
     def __init__(self, key: str, feature: dict) -> None:
         self.key = key
         declared = np.dtype(feature["dtype"])
-        self.dtype = {"f": np.dtype(np.float32), "b": np.dtype(bool)}.get(declared.kind, np.dtype(np.int64))
+        self.dtype = {"f": np.dtype(np.float32), "b": np.dtype(bool)}.get(
+            declared.kind, np.dtype(np.int64)
+        )
         self.half = declared == np.float16
         self.shape: tuple[int, ...] = tuple(feature["shape"]) or (1,)
         if int(np.prod(self.shape, dtype=object)) >= _MAX_WIDTH:
@@ -123,7 +131,9 @@ def _fail(spec: _Spec, rel: str, what: str) -> FormatError:
 
 
 def _values(chunk: pa.Array, spec: _Spec, rel: str) -> np.ndarray:
-    """The chunk as an array (rows, *item) of the wanted dtype; a view where nothing needs to change."""
+    """The chunk as an array (rows, *item) of the wanted dtype; a view where nothing needs to
+    change.
+    """
     import pyarrow as pa
 
     rows = len(chunk)
@@ -134,7 +144,11 @@ def _values(chunk: pa.Array, spec: _Spec, rel: str) -> np.ndarray:
         if chunk.null_count:
             raise _fail(spec, rel, "holds a null where a number is declared")
         kind = chunk.type
-        if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        if not (
+            pa.types.is_list(kind)
+            or pa.types.is_large_list(kind)
+            or pa.types.is_fixed_size_list(kind)
+        ):
             break
         if depth == len(spec.shape):
             raise _fail(spec, rel, f"is nested deeper than its declared shape {spec.shape}")
@@ -144,7 +158,9 @@ def _values(chunk: pa.Array, spec: _Spec, rel: str) -> np.ndarray:
         else:
             even = bool((np.diff(chunk.offsets.to_numpy()) == width).all())
         if not even:
-            raise _fail(spec, rel, f"has lists of another size than its declared shape {spec.shape}")
+            raise _fail(
+                spec, rel, f"has lists of another size than its declared shape {spec.shape}"
+            )
         chunk = chunk.flatten()
         depth += 1
     if depth != len(spec.shape) and not (depth == 0 and spec.item == ()):
@@ -165,15 +181,21 @@ def _cast(flat: np.ndarray, spec: _Spec, rel: str) -> np.ndarray:
         raise _fail(spec, rel, f"holds fractions where {spec.dtype} is declared")
     if spec.dtype.kind == "b" and flat.size and (flat.min() < 0 or flat.max() > 1):
         raise _fail(spec, rel, "holds other numbers than 0 and 1 where bool is declared")
-    if flat.size and flat.dtype.kind in "uf" and not (-(2.0**63) <= flat.min() and flat.max() < 2.0**63):
+    if (
+        flat.size
+        and flat.dtype.kind in "uf"
+        and not (flat.min() >= -(2.0**63) and flat.max() < 2.0**63)
+    ):
         raise _fail(spec, rel, "holds numbers beyond int64")
     return flat.astype(spec.dtype)
 
 
 def _pieces(file: Any, ranges: list[tuple[int, int]], columns: list[str]) -> Iterator[pa.Table]:
-    """The rows [start, stop) of each range, in order, reading only the row groups that hold them."""
+    """The rows [start, stop) of each range, in order; only their row groups are read."""
     meta = file.metadata
-    sizes = np.array([meta.row_group(g).num_rows for g in range(meta.num_row_groups)], dtype=np.int64)
+    sizes = np.array(
+        [meta.row_group(g).num_rows for g in range(meta.num_row_groups)], dtype=np.int64
+    )
     ends = np.cumsum(sizes)
     for start, stop in ranges:
         group = int(np.searchsorted(ends, start, side="right"))
@@ -187,6 +209,19 @@ def _pieces(file: Any, ranges: list[tuple[int, int]], columns: list[str]) -> Ite
             end = min(stop, int(ends[group - 1]))
             yield file.read_row_groups(groups, columns=columns).slice(start - first, end - start)
             start = end
+
+
+def _groups(meta: Any, ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
+    """(row group, first row in it, rows) of the rows [start, stop) of each range, in order."""
+    ends = np.cumsum([meta.row_group(g).num_rows for g in range(meta.num_row_groups)]).tolist()
+    for start, stop in ranges:
+        group = bisect.bisect_right(ends, start)
+        while start < stop:
+            before = ends[group - 1] if group else 0
+            rows = min(stop, ends[group]) - start
+            yield group, start - before, rows
+            start += rows
+            group += 1
 
 
 def _ranges(rows: np.ndarray, lengths: np.ndarray) -> list[tuple[int, int]]:
@@ -208,19 +243,31 @@ class _Reader:
         self.rows = rows
         self.specs: dict[str, _Spec] = {}
         self.cells: dict[str, str] = {}
+        self.images: dict[str, ImageColumn] = {}
+        cache = RowGroupCache(min(1 << 30, env.granted_memory() // 8))
         for key, feature in meta.features.items():
-            dtype = "language" if key in ("language_persistent", "language_events") else feature["dtype"]
+            dtype = (
+                "language"
+                if key in ("language_persistent", "language_events")
+                else feature["dtype"]
+            )
             if dtype in NUMBER_DTYPES:
                 self.specs[key] = _Spec(key, feature)
+            elif dtype == "image":
+                self.images[key] = ImageColumn(key, cache)
             elif dtype in OBJECT_DTYPES:
                 self.cells[key] = dtype
             elif dtype != "video":
                 what = f"meta/info.json: features[{key!r}] has the unknown dtype {dtype!r}"
                 raise make_error(FormatError, what, file="meta/info.json")
-        self.keys = [key for key in meta.features if key in self.specs or key in self.cells]
+        self.keys = [k for k in meta.features if k in {**self.specs, **self.cells, **self.images}]
         for key in REQUIRED:
             dtype = "float32" if key == "timestamp" else "int64"
-            if key not in self.specs or self.specs[key].item or self.specs[key].dtype != np.dtype(dtype):
+            if (
+                key not in self.specs
+                or self.specs[key].item
+                or self.specs[key].dtype != np.dtype(dtype)
+            ):
                 self.specs[key] = _Spec(key, {"dtype": dtype, "shape": (1,)})
         self.arrays: dict[str, np.ndarray] = {}
         self.chunks: dict[str, list[pa.Array]] = {key: [] for key in self.cells}
@@ -237,24 +284,31 @@ class _Reader:
             with pq.ParquetFile(path) as file:
                 names = file.schema_arrow.names
                 wanted = [*self.specs, *self.cells]
-                for key in wanted:
-                    if key not in names:
-                        what = f"{rel}: column {key!r} is declared but missing"
-                        raise make_error(FormatError, what, file=rel)
-                self.dropped.update(set(names) - set(wanted))
+                for key in (*wanted, *self.images):
+                    if names.count(key) != 1:
+                        state = "there twice" if key in names else "declared but missing"
+                        raise make_error(FormatError, f"{rel}: column {key!r} is {state}", file=rel)
+                self.dropped.update(set(names) - set(wanted) - set(self.images))
                 if file.metadata.num_rows != held:
                     what = f"{rel} has {file.metadata.num_rows} rows, its episodes have {held}"
                     raise make_error(FormatError, what, file=rel)
                 for piece in _pieces(file, ranges, wanted):
                     self._take(piece, rel)
+                for group, first, rows in _groups(file.metadata, ranges) if self.images else ():
+                    for image in self.images.values():
+                        image.add(path, rel, group, first, rows)
         except (pa.ArrowException, OSError) as error:
-            raise make_error(FormatError, f"{rel} is not a readable Parquet file: {error}", file=rel) from error
+            raise make_error(
+                FormatError, f"{rel} is not a readable Parquet file: {error}", file=rel
+            ) from error
 
     def _take(self, piece: pa.Table, rel: str) -> None:
         stop = self.filled + piece.num_rows
         for key, spec in self.specs.items():
             chunks = piece.column(key).chunks
-            if piece.num_rows == self.rows and len(chunks) == 1:  # all there is: no copy where types agree
+            if (
+                piece.num_rows == self.rows and len(chunks) == 1
+            ):  # all there is: no copy where types agree
                 self.arrays[key] = np.ascontiguousarray(_values(chunks[0], spec, rel))
                 continue
             if key not in self.arrays:
@@ -268,7 +322,9 @@ class _Reader:
         self.filled = stop
 
 
-def _check_order(reader: _Reader, want: np.ndarray, got: np.ndarray, name: str, episode: np.ndarray) -> None:
+def _check_order(
+    reader: _Reader, want: np.ndarray, got: np.ndarray, name: str, episode: np.ndarray
+) -> None:
     wrong = np.flatnonzero(want != got)
     if len(wrong):
         row = int(wrong[0])
@@ -279,16 +335,19 @@ def _check_order(reader: _Reader, want: np.ndarray, got: np.ndarray, name: str, 
 
 
 def load_table(meta: LeRobotDatasetMetadata, episodes: Sequence[int] | None = None) -> Table:
-    """The data rows of `episodes` (ascending, in range; None: all), read from the Parquet files they lie in.
+    """The data rows of `episodes` (ascending, in range; None: all), read from the Parquet files
+    they lie in.
 
-    Only the row groups needed are decoded; the memory is about one copy of the selected rows. Undeclared
-    columns are dropped with one INFO line. Raises FormatError naming file and column for a declared column
-    that is missing, holds a null or another shape, and for rows that are not those of the metadata;
-    NotFoundError for a missing file.
+    Only the row groups needed are decoded; the memory is about one copy of the selected rows.
+    Undeclared columns are dropped with one INFO line. Raises FormatError naming file and column for
+    a declared column that is missing, holds a null or another shape, and for rows that are not
+    those of the metadata; NotFoundError for a missing file.
     """
     columns = meta._columns
     total = len(columns.length)
-    chosen = np.arange(total) if episodes is None else np.asarray(episodes, dtype=np.int64).reshape(-1)
+    chosen = (
+        np.arange(total) if episodes is None else np.asarray(episodes, dtype=np.int64).reshape(-1)
+    )
     if len(chosen) and (chosen[0] < 0 or chosen[-1] >= total or (np.diff(chosen) <= 0).any()):
         raise ValueError("episodes must be ascending, without repeats, and in range")
     lengths = columns.length[chosen]
@@ -314,12 +373,17 @@ def load_table(meta: LeRobotDatasetMetadata, episodes: Sequence[int] | None = No
         array = reader.arrays.setdefault(key, np.empty((0, *spec.item), spec.dtype))
         array.flags.writeable = False
     if reader.dropped:
-        logger.info("%s: undeclared columns are dropped: %s", meta.repo_id, ", ".join(sorted(reader.dropped)))
+        logger.info(
+            "%s: undeclared columns are dropped: %s",
+            meta.repo_id,
+            ", ".join(sorted(reader.dropped)),
+        )
 
     episode = np.repeat(chosen, lengths)
     frame = np.arange(reader.rows) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     _check_order(reader, episode, reader.arrays["episode_index"], "episode_index", episode)
     expected = frame + np.repeat(columns.from_index[chosen], lengths)
     _check_order(reader, expected, reader.arrays["index"], "index", episode)
-    cells = {key: CellColumn(key, dtype, reader.chunks[key]) for key, dtype in reader.cells.items()}
+    cells: dict[str, CellColumn | ImageColumn] = dict(reader.images)
+    cells |= {k: CellColumn(k, dtype, reader.chunks[k]) for k, dtype in reader.cells.items()}
     return Table(reader.keys, reader.arrays, cells, chosen, lengths)

@@ -1,0 +1,124 @@
+"""From a repo id or root to files: places, remote roots, templates, links."""
+
+import pytest
+from reelpool.errors import FormatError, NotFoundError, UnsupportedMediaError
+from reelpool.metadata import LeRobotDatasetMetadata
+from reelpool.roots import LocalRoot, PathTemplate, resolve_root
+from written_datasets import write_v30
+
+
+def test_templates_render_as_str_format_does():
+    text = "d%s/{video_key}/{a:03d}-{b}-{a:d}%d{b:2d}{b:02}"
+    template = PathTemplate(text, "f", ("a", "b"), video_key="cam%s")
+    for a, b in ((0, 0), (7, 12345), (123456, 1)):
+        want = text.format(video_key="cam%s", a=a, b=b)
+        assert template.format(a=a, b=b) == want == template.format_many(a=[a], b=[b])[0]
+    assert PathTemplate("one", "f", ("a",)).format_many(a=[1, 2]) == ["one", "one"]
+
+
+def test_root_is_found_in_its_places(tmp_path, monkeypatch):
+    home, hub = tmp_path / "lerobot", tmp_path / "hub"
+    monkeypatch.setenv("HF_LEROBOT_HOME", str(home))
+    monkeypatch.setenv("HF_HUB_CACHE", str(hub))
+    with pytest.raises(NotFoundError, match="no local copy of o/n") as caught:
+        resolve_root("o/n")
+    assert "hf download" in str(caught.value) and caught.value.dataset == "o/n"
+
+    sha, other = "a" * 40, "b" * 40
+    cache = hub / "datasets--o--n"
+    write_v30(cache / "snapshots" / sha)
+    with pytest.raises(NotFoundError):
+        resolve_root("o/n")  # no branch leads there
+    (cache / "refs").mkdir()
+    (cache / "refs/main").write_text(sha)
+    assert resolve_root("o/n") == (cache / "snapshots" / sha, sha)
+    assert resolve_root("o/n", revision=sha).path == cache / "snapshots" / sha
+    write_v30(home / "hub/datasets--o--n/snapshots" / other)
+    (home / "hub/datasets--o--n/refs").mkdir()
+    (home / "hub/datasets--o--n/refs/v3.0").write_text(other)
+    assert resolve_root("o/n").revision == other
+    assert resolve_root("o/n", revision="main").revision == sha
+
+    write_v30(home / "o/n")
+    assert resolve_root("o/n").path == home / "o/n"
+    (home / "o/n/.cache/huggingface/download").mkdir(parents=True)
+    assert resolve_root("o/n").revision == other
+    assert LeRobotDatasetMetadata("o/n").total_frames == 12
+
+
+def test_root_spellings(tmp_path):
+    root = write_v30(tmp_path / "a set")
+    assert resolve_root("x/y", str(root)).path == root
+    assert resolve_root("x/y", f"file://{tmp_path}/a%20set").path == root
+    assert resolve_root(f"file://{root}").path == root
+    assert LeRobotDatasetMetadata("anything at all", root).total_episodes == 3
+    with pytest.raises(ValueError, match="file:///"):
+        resolve_root("x/y", f"file://host{root}")
+    with pytest.raises(NotFoundError, match="no dataset in"):
+        resolve_root("x/y", tmp_path)
+
+
+@pytest.mark.parametrize("root", ["hf://datasets/a/b", "s3://b/x", "https://h/x?token=abc"])
+def test_remote_roots_say_what_to_do(root):
+    for arguments in ((root,), ("a/b", root)):
+        with pytest.raises(UnsupportedMediaError, match="root=DIR") as caught:
+            resolve_root(*arguments)
+        assert "abc" not in str(caught.value)
+    with pytest.raises(UnsupportedMediaError):
+        resolve_root("a/b", repo_type="bucket")
+    with pytest.raises(ValueError, match="hf download"):
+        LeRobotDatasetMetadata("a/b", force_cache_sync=True)
+
+
+@pytest.mark.parametrize(
+    "repo_id", ["", "../x", "a/b/c", "a b/c", "a--b/c", "/abs", "a/" + "x" * 97]
+)
+def test_malformed_repo_id(repo_id):
+    with pytest.raises(ValueError, match="repo_id"):
+        resolve_root(repo_id)
+
+
+def test_links_stay_below_the_root(tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "f").write_text("x")
+    base = tmp_path / "set"
+    (base / "in").mkdir(parents=True)
+    (base / "in/f").write_text("y")
+    (base / "good").symlink_to("in/f")
+    (base / "goodfolder").symlink_to("in")
+    (base / "bad").symlink_to(outside / "f")
+    (base / "badfolder").symlink_to(outside)
+    (base / "dangling").symlink_to("nowhere")
+    (tmp_path / "set2").mkdir()
+    (tmp_path / "set2/f").write_text("z")
+    (base / "sibling").symlink_to("../set2/f")
+    root = LocalRoot(base)
+    assert [root.read_bytes(rel) for rel in ("good", "goodfolder/f", "in/f")] == [b"y"] * 3
+    for rel in ("bad", "badfolder/f", "sibling"):
+        with pytest.raises(FormatError, match="leads out"):
+            root.resolve(rel)
+    for rel in ("../outside/f", "/etc/hostname", "in/../../outside/f"):
+        with pytest.raises(FormatError):
+            root.resolve(rel)
+    for rel in ("dangling", "in/none", "in/f/x"):
+        with pytest.raises(NotFoundError) as caught:
+            root.resolve(rel)
+        assert caught.value.file == rel and not root.exists(rel)
+    with pytest.raises(FormatError, match="regular"):
+        root.resolve("in")
+
+
+def test_links_of_a_hub_cache(tmp_path):
+    cache = tmp_path / "datasets--o--n"
+    (cache / "blobs").mkdir(parents=True)
+    (cache / "blobs/1").write_text("blob")
+    base = cache / "snapshots" / ("a" * 40)
+    (base / "data").mkdir(parents=True)
+    (base / "data/f").symlink_to("../../../blobs/1")
+    (tmp_path / "secret").write_text("s")
+    (base / "data/g").symlink_to(tmp_path / "secret")
+    root = LocalRoot(base)
+    assert root.read_bytes("data/f") == b"blob"
+    with pytest.raises(FormatError, match="leads out"):
+        root.resolve("data/g")
