@@ -60,16 +60,20 @@ nightly: setup
 	.ci/debian13
 	$(VENV) -m pytest -q -m "soak"
 
+# Every check runs; the target fails when one did.
 lint:
 	@EXTRAS=dev PYTHON="$(PYTHON)" .ci/setup
-	@$(VENV) tests/lint/check_source.py
-	@git ls-files -co --exclude-standard -- '*.c' '*.h' | \
-	    xargs -r .venv/bin/clang-format --dry-run --Werror
-	@.venv/bin/ruff check . && .venv/bin/ruff format --check .
-	@$(VENV) setup.py -q build_ext --build-lib build/lint --build-temp build/lint-objects
-	@$(VENV) tests/lint/check_symbols.py build/lint build/lint-objects
-	@$(VENV) -m mypy.stubtest reelpool._core
-	@$(VENV) -m pytest -q tests/lint
+	@bad=0; \
+	$(VENV) tests/lint/check_source.py || bad=1; \
+	git ls-files -co --exclude-standard -- '*.c' '*.h' | \
+	    xargs -r .venv/bin/clang-format --dry-run --Werror || bad=1; \
+	.venv/bin/ruff check -q . || bad=1; \
+	.venv/bin/ruff format -q --check . || bad=1; \
+	$(VENV) setup.py -q build_ext --build-lib build/lint --build-temp build/lint-objects && \
+	    $(VENV) tests/lint/check_symbols.py build/lint build/lint-objects || bad=1; \
+	$(VENV) -m mypy.stubtest reelpool._core || bad=1; \
+	$(VENV) -m pytest -q tests/lint || bad=1; \
+	exit $$bad
 
 format:
 	@EXTRAS=dev PYTHON="$(PYTHON)" .ci/setup
