@@ -3,14 +3,20 @@
 #if defined(__x86_64__)
 
 #include <immintrin.h>
+#include <string.h>
 
 /* 32 pixels of two rows at a time; both rows share the chroma terms. Unpacking works per 128-bit
- * lane: "low" holds pixels 0-7 and 16-23, "high" 8-15 and 24-31, and packing undoes it. What is
- * left of a row is done by a last block that overlaps its neighbour, or in scalar code. */
+ * lane: "low" holds pixels 0-7 and 16-23, "high" 8-15 and 24-31, and packing undoes it.
+ *
+ * A strip of two rows is made as bytes in the first-level cache, then written row by row: six rows
+ * written in turn would flush the write buffers half full. Rows that start at a cache line are
+ * written by streaming stores: a batch is larger than the caches, so reading its old lines first,
+ * as plain stores do, is waste. */
 
 #define AVX2   __attribute__((target("avx2,fma")))
 #define INLINE __attribute__((target("avx2,fma"), always_inline)) static inline
-#define BLOCK  32
+#define BLOCK  32   /* pixels */
+#define STRIP  1024 /* pixels, a multiple of BLOCK */
 
 struct constants {
     __m256i yc, yoff, vr, ub, vg, ug;
@@ -76,118 +82,140 @@ INLINE __m256 unit(__m256i u)
     return _mm256_fmadd_ps(e, r, q);
 }
 
+struct strip {
+    __attribute__((aligned(64))) uint8_t row[3][2][STRIP];
+};
+
 INLINE void store_u8(uint8_t *to, __m256i v)
 {
     _mm256_storeu_si256((__m256i *)(void *)to, v);
 }
 
-INLINE void store_8(float *to, __m128i v, bool stream)
+/* 32 pixels of rows y and y + 1 from column x of the picture, to column `at` of the strip. */
+INLINE void block(const struct rp_image *image, const struct constants *k, int x, int y,
+                  struct strip *strip, int at)
 {
-    __m256 f = unit(_mm256_cvtepu8_epi32(v));
+    struct terms t = chroma_terms(k, image->plane[1] + (y >> 1) * image->stride[1] + (x >> 1),
+                                  image->plane[2] + (y >> 1) * image->stride[2] + (x >> 1));
+    for (int dy = 0; dy < 2; dy++) {
+        struct rgb c = block_rgb(k, &t, image->plane[0] + (y + dy) * image->stride[0] + x);
+        store_u8(&strip->row[0][dy][at], c.r);
+        store_u8(&strip->row[1][dy][at], c.g);
+        store_u8(&strip->row[2][dy][at], c.b);
+    }
+}
+
+/* n pixels, at least BLOCK and even; the last block overlaps its neighbour. */
+INLINE void fill_strip(const struct rp_image *image, const struct constants *k, int x0, int y,
+                       int n, struct strip *strip)
+{
+    int x = 0;
+    for (; x + BLOCK <= n; x += BLOCK) {
+        block(image, k, x0 + x, y, strip, x);
+    }
+    if (x < n) {
+        block(image, k, x0 + n - BLOCK, y, strip, n - BLOCK);
+    }
+}
+
+INLINE void write_u8(const uint8_t *row, uint8_t *to, int n, bool stream)
+{
+    int x = 0;
+    for (; x + BLOCK <= n; x += BLOCK) {
+        __m256i v = _mm256_load_si256((const __m256i *)(const void *)(row + x));
+        if (stream) {
+            _mm256_stream_si256((__m256i *)(void *)(to + x), v);
+        }
+        else {
+            store_u8(to + x, v);
+        }
+    }
+    memcpy(to + x, row + x, (size_t)(n - x));
+}
+
+INLINE void write_f32(const uint8_t *row, float *to, int n, bool stream)
+{
+    int x = 0;
+    for (; x + 8 <= n; x += 8) {
+        __m128i bytes = _mm_loadl_epi64((const __m128i *)(const void *)(row + x));
+        __m256 v = unit(_mm256_cvtepu8_epi32(bytes));
+        if (stream) {
+            _mm256_stream_ps(to + x, v);
+        }
+        else {
+            _mm256_storeu_ps(to + x, v);
+        }
+    }
+    for (; x < n; x++) {
+        to[x] = rp_unit_table[row[x]];
+    }
+}
+
+/* Two rows of the picture; a rest narrower than a block is left to the caller. */
+INLINE void rows(const struct rp_image *image, const struct constants *k,
+                 const struct rp_planes *out, int y, bool f32, bool stream)
+{
+    struct strip strip;
+    for (int x0 = 0; x0 + BLOCK <= image->width; x0 += STRIP) {
+        int n = image->width - x0 < STRIP ? image->width - x0 : STRIP;
+        fill_strip(image, k, x0, y, n, &strip);
+        for (int c = 0; c < 3; c++) {
+            for (int dy = 0; dy < 2; dy++) {
+                char *to = (char *)out->plane[c] + (y + dy) * out->row_stride;
+                if (f32) {
+                    write_f32(strip.row[c][dy], (float *)(void *)to + x0, n, stream);
+                }
+                else {
+                    write_u8(strip.row[c][dy], (uint8_t *)to + x0, n, stream);
+                }
+            }
+        }
+    }
+}
+
+INLINE void picture(const struct rp_image *image, const struct rp_colour *colour,
+                    const struct rp_planes *out, bool f32, bool stream)
+{
+    const struct constants k = load_constants(colour);
+    int rest = image->width % STRIP < BLOCK ? image->width % STRIP : 0;
+    for (int y = 0; y < image->height; y += 2) {
+        rows(image, &k, out, y, f32, stream);
+        if (rest > 0) {
+            (f32 ? rp_i420_tail_f32 : rp_i420_tail_u8)(image, colour, out, image->width - rest, y);
+        }
+    }
     if (stream) {
-        _mm256_stream_ps(to, f);
-    }
-    else {
-        _mm256_storeu_ps(to, f);
-    }
-}
-
-INLINE void store_f32(float *to, __m256i v, bool stream)
-{
-    __m128i low = _mm256_castsi256_si128(v);
-    __m128i high = _mm256_extracti128_si256(v, 1);
-    store_8(to, low, stream);
-    store_8(to + 8, _mm_srli_si128(low, 8), stream);
-    store_8(to + 16, high, stream);
-    store_8(to + 24, _mm_srli_si128(high, 8), stream);
-}
-
-/* One block of rows y and y + 1 at column x. */
-INLINE void block_u8(const struct rp_image *image, const struct constants *k,
-                     const struct rp_planes *out, int x, int y)
-{
-    struct terms t = chroma_terms(k, image->plane[1] + (y >> 1) * image->stride[1] + (x >> 1),
-                                  image->plane[2] + (y >> 1) * image->stride[2] + (x >> 1));
-    for (int dy = 0; dy < 2; dy++) {
-        struct rgb c = block_rgb(k, &t, image->plane[0] + (y + dy) * image->stride[0] + x);
-        ptrdiff_t at = (y + dy) * out->row_stride + x;
-        store_u8((uint8_t *)out->plane[0] + at, c.r);
-        store_u8((uint8_t *)out->plane[1] + at, c.g);
-        store_u8((uint8_t *)out->plane[2] + at, c.b);
-    }
-}
-
-INLINE void block_f32(const struct rp_image *image, const struct constants *k,
-                      const struct rp_planes *out, int x, int y, bool stream)
-{
-    struct terms t = chroma_terms(k, image->plane[1] + (y >> 1) * image->stride[1] + (x >> 1),
-                                  image->plane[2] + (y >> 1) * image->stride[2] + (x >> 1));
-    for (int dy = 0; dy < 2; dy++) {
-        struct rgb c = block_rgb(k, &t, image->plane[0] + (y + dy) * image->stride[0] + x);
-        ptrdiff_t at = (y + dy) * out->row_stride + x * (ptrdiff_t)sizeof(float);
-        store_f32((float *)(void *)((char *)out->plane[0] + at), c.r, stream);
-        store_f32((float *)(void *)((char *)out->plane[1] + at), c.g, stream);
-        store_f32((float *)(void *)((char *)out->plane[2] + at), c.b, stream);
+        _mm_sfence(); /* streaming stores are not ordered with the flag that publishes a batch */
     }
 }
 
 AVX2 static void i420_u8(const struct rp_image *image, const struct rp_colour *colour,
                          const struct rp_planes *out)
 {
-    if (image->width < BLOCK) {
-        rp_kernels_c.i420_u8(image, colour, out);
-        return;
+    if (rp_planes_are_aligned(out)) {
+        picture(image, colour, out, false, true);
     }
-    const struct constants k = load_constants(colour);
-    for (int y = 0; y < image->height; y += 2) {
-        for (int x = 0; x + BLOCK <= image->width; x += BLOCK) {
-            block_u8(image, &k, out, x, y);
-        }
-        if (image->width % BLOCK != 0) {
-            block_u8(image, &k, out, image->width - BLOCK, y);
-        }
-    }
-}
-
-INLINE void rows_f32(const struct rp_image *image, const struct rp_colour *colour,
-                     const struct rp_planes *out, bool stream)
-{
-    const struct constants k = load_constants(colour);
-    for (int y = 0; y < image->height; y += 2) {
-        for (int x = 0; x + BLOCK <= image->width; x += BLOCK) {
-            block_f32(image, &k, out, x, y, stream);
-        }
-        if (image->width % BLOCK != 0) {
-            block_f32(image, &k, out, image->width - BLOCK, y, false);
-        }
+    else {
+        picture(image, colour, out, false, false);
     }
 }
 
 AVX2 static void i420_f32(const struct rp_image *image, const struct rp_colour *colour,
                           const struct rp_planes *out)
 {
-    if (image->width < BLOCK) {
-        rp_kernels_c.i420_f32(image, colour, out);
-        return;
-    }
-    uintptr_t bits = (uintptr_t)out->plane[0] | (uintptr_t)out->plane[1] |
-                     (uintptr_t)out->plane[2] | (uintptr_t)out->row_stride;
-    if (bits % sizeof(__m256) == 0) {
-        rows_f32(image, colour, out, true);
-        _mm_sfence(); /* streaming stores are not ordered with the flag that publishes a batch */
+    if (rp_planes_are_aligned(out)) {
+        picture(image, colour, out, true, true);
     }
     else {
-        rows_f32(image, colour, out, false);
+        picture(image, colour, out, true, false);
     }
 }
 
 AVX2 static void u8_f32(const uint8_t *in, float *out, size_t n)
 {
-    size_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-        store_8(out + i, _mm_loadl_epi64((const __m128i *)(const void *)(in + i)), false);
+    for (size_t i = 0; i < n; i += STRIP) {
+        write_f32(in + i, out + i, (int)(n - i < STRIP ? n - i : STRIP), false);
     }
-    rp_kernels_c.u8_f32(in + i, out + i, n - i);
 }
 
 const struct rp_kernels rp_kernels_avx2 = {

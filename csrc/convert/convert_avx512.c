@@ -4,13 +4,14 @@
 
 #include <immintrin.h>
 
-/* 64 pixels of two rows at a time, laid out as in convert_avx2.c; the rest of a row is one block
- * under masks. */
+/* 64 pixels of two rows at a time, in strips and lanes as in convert_avx2.c; the rest of a row is
+ * one block under masks. */
 
 #define TARGET "avx512f,avx512bw,avx512vl,avx512dq"
 #define AVX512 __attribute__((target(TARGET)))
 #define INLINE __attribute__((target(TARGET), always_inline)) static inline
-#define BLOCK  64
+#define BLOCK  64   /* pixels */
+#define STRIP  1024 /* pixels, a multiple of BLOCK */
 
 struct constants {
     __m512i yc, yoff, vr, ub, vg, ug;
@@ -84,114 +85,131 @@ INLINE __m512 unit(__m128i u)
     return _mm512_fmadd_ps(e, r, q);
 }
 
-INLINE void store_u8(uint8_t *to, __m512i v, int n)
+struct strip {
+    __attribute__((aligned(64))) uint8_t row[3][2][STRIP];
+};
+
+/* n pixels (even, up to 64) of rows y and y + 1 from column x of the picture, to column `at` of the
+ * strip, which always has room for a whole block. */
+INLINE void block(const struct rp_image *image, const struct constants *k, int x, int y, int n,
+                  struct strip *strip, int at)
 {
-    _mm512_mask_storeu_epi8(to, first_bits(n), v);
+    struct terms t = chroma_terms(k, image->plane[1] + (y >> 1) * image->stride[1] + (x >> 1),
+                                  image->plane[2] + (y >> 1) * image->stride[2] + (x >> 1), n);
+    for (int dy = 0; dy < 2; dy++) {
+        struct rgb c = block_rgb(k, &t, image->plane[0] + (y + dy) * image->stride[0] + x, n);
+        _mm512_store_si512(&strip->row[0][dy][at], c.r);
+        _mm512_store_si512(&strip->row[1][dy][at], c.g);
+        _mm512_store_si512(&strip->row[2][dy][at], c.b);
+    }
 }
 
-INLINE void store_16(float *to, __m128i v, int n, bool stream)
+INLINE void fill_strip(const struct rp_image *image, const struct constants *k, int x0, int y,
+                       int n, struct strip *strip)
 {
+    int x = 0;
+    for (; x + BLOCK <= n; x += BLOCK) {
+        block(image, k, x0 + x, y, BLOCK, strip, x);
+    }
+    if (x < n) {
+        block(image, k, x0 + x, y, n - x, strip, x);
+    }
+}
+
+INLINE void write_u8(const uint8_t *row, uint8_t *to, int n, bool stream)
+{
+    int x = 0;
+    for (; x + BLOCK <= n; x += BLOCK) {
+        __m512i v = _mm512_load_si512(row + x);
+        if (stream) {
+            _mm512_stream_si512((__m512i *)(void *)(to + x), v);
+        }
+        else {
+            _mm512_storeu_si512(to + x, v);
+        }
+    }
+    if (x < n) {
+        _mm512_mask_storeu_epi8(to + x, first_bits(n - x), _mm512_load_si512(row + x));
+    }
+}
+
+INLINE void write_f32(const uint8_t *row, float *to, int n, bool stream)
+{
+    int x = 0;
+    for (; x + 16 <= n; x += 16) {
+        __m512 v = unit(_mm_loadu_si128((const __m128i *)(const void *)(row + x)));
+        if (stream) {
+            _mm512_stream_ps(to + x, v);
+        }
+        else {
+            _mm512_storeu_ps(to + x, v);
+        }
+    }
+    if (x < n) {
+        __mmask16 mask = (__mmask16)first_bits(n - x);
+        _mm512_mask_storeu_ps(to + x, mask, unit(_mm_maskz_loadu_epi8(mask, row + x)));
+    }
+}
+
+INLINE void rows(const struct rp_image *image, const struct constants *k,
+                 const struct rp_planes *out, int y, bool f32, bool stream)
+{
+    struct strip strip;
+    for (int x0 = 0; x0 < image->width; x0 += STRIP) {
+        int n = image->width - x0 < STRIP ? image->width - x0 : STRIP;
+        fill_strip(image, k, x0, y, n, &strip);
+        for (int c = 0; c < 3; c++) {
+            for (int dy = 0; dy < 2; dy++) {
+                char *to = (char *)out->plane[c] + (y + dy) * out->row_stride;
+                if (f32) {
+                    write_f32(strip.row[c][dy], (float *)(void *)to + x0, n, stream);
+                }
+                else {
+                    write_u8(strip.row[c][dy], (uint8_t *)to + x0, n, stream);
+                }
+            }
+        }
+    }
+}
+
+INLINE void picture(const struct rp_image *image, const struct rp_colour *colour,
+                    const struct rp_planes *out, bool f32, bool stream)
+{
+    const struct constants k = load_constants(colour);
+    for (int y = 0; y < image->height; y += 2) {
+        rows(image, &k, out, y, f32, stream);
+    }
     if (stream) {
-        _mm512_stream_ps(to, unit(v));
-    }
-    else if (n >= 16) {
-        _mm512_storeu_ps(to, unit(v));
-    }
-    else if (n > 0) {
-        _mm512_mask_storeu_ps(to, (__mmask16)first_bits(n), unit(v));
-    }
-}
-
-INLINE void store_f32(float *to, __m512i v, int n, bool stream)
-{
-    store_16(to, _mm512_castsi512_si128(v), n, stream);
-    store_16(to + 16, _mm512_extracti32x4_epi32(v, 1), n - 16, stream);
-    store_16(to + 32, _mm512_extracti32x4_epi32(v, 2), n - 32, stream);
-    store_16(to + 48, _mm512_extracti32x4_epi32(v, 3), n - 48, stream);
-}
-
-/* n pixels (even, up to 64) of rows y and y + 1 at column x. */
-INLINE void block_u8(const struct rp_image *image, const struct constants *k,
-                     const struct rp_planes *out, int x, int y, int n)
-{
-    struct terms t = chroma_terms(k, image->plane[1] + (y >> 1) * image->stride[1] + (x >> 1),
-                                  image->plane[2] + (y >> 1) * image->stride[2] + (x >> 1), n);
-    for (int dy = 0; dy < 2; dy++) {
-        struct rgb c = block_rgb(k, &t, image->plane[0] + (y + dy) * image->stride[0] + x, n);
-        ptrdiff_t at = (y + dy) * out->row_stride + x;
-        store_u8((uint8_t *)out->plane[0] + at, c.r, n);
-        store_u8((uint8_t *)out->plane[1] + at, c.g, n);
-        store_u8((uint8_t *)out->plane[2] + at, c.b, n);
-    }
-}
-
-INLINE void block_f32(const struct rp_image *image, const struct constants *k,
-                      const struct rp_planes *out, int x, int y, int n, bool stream)
-{
-    struct terms t = chroma_terms(k, image->plane[1] + (y >> 1) * image->stride[1] + (x >> 1),
-                                  image->plane[2] + (y >> 1) * image->stride[2] + (x >> 1), n);
-    for (int dy = 0; dy < 2; dy++) {
-        struct rgb c = block_rgb(k, &t, image->plane[0] + (y + dy) * image->stride[0] + x, n);
-        ptrdiff_t at = (y + dy) * out->row_stride + x * (ptrdiff_t)sizeof(float);
-        store_f32((float *)(void *)((char *)out->plane[0] + at), c.r, n, stream);
-        store_f32((float *)(void *)((char *)out->plane[1] + at), c.g, n, stream);
-        store_f32((float *)(void *)((char *)out->plane[2] + at), c.b, n, stream);
+        _mm_sfence(); /* streaming stores are not ordered with the flag that publishes a batch */
     }
 }
 
 AVX512 static void i420_u8(const struct rp_image *image, const struct rp_colour *colour,
                            const struct rp_planes *out)
 {
-    const struct constants k = load_constants(colour);
-    for (int y = 0; y < image->height; y += 2) {
-        int x = 0;
-        for (; x + BLOCK <= image->width; x += BLOCK) {
-            block_u8(image, &k, out, x, y, BLOCK);
-        }
-        if (x < image->width) {
-            block_u8(image, &k, out, x, y, image->width - x);
-        }
+    if (rp_planes_are_aligned(out)) {
+        picture(image, colour, out, false, true);
     }
-}
-
-INLINE void rows_f32(const struct rp_image *image, const struct rp_colour *colour,
-                     const struct rp_planes *out, bool stream)
-{
-    const struct constants k = load_constants(colour);
-    for (int y = 0; y < image->height; y += 2) {
-        int x = 0;
-        for (; x + BLOCK <= image->width; x += BLOCK) {
-            block_f32(image, &k, out, x, y, BLOCK, stream);
-        }
-        if (x < image->width) {
-            block_f32(image, &k, out, x, y, image->width - x, false);
-        }
+    else {
+        picture(image, colour, out, false, false);
     }
 }
 
 AVX512 static void i420_f32(const struct rp_image *image, const struct rp_colour *colour,
                             const struct rp_planes *out)
 {
-    uintptr_t bits = (uintptr_t)out->plane[0] | (uintptr_t)out->plane[1] |
-                     (uintptr_t)out->plane[2] | (uintptr_t)out->row_stride;
-    if (bits % sizeof(__m512) == 0) {
-        rows_f32(image, colour, out, true);
-        _mm_sfence(); /* streaming stores are not ordered with the flag that publishes a batch */
+    if (rp_planes_are_aligned(out)) {
+        picture(image, colour, out, true, true);
     }
     else {
-        rows_f32(image, colour, out, false);
+        picture(image, colour, out, true, false);
     }
 }
 
 AVX512 static void u8_f32(const uint8_t *in, float *out, size_t n)
 {
-    size_t i = 0;
-    for (; i + 16 <= n; i += 16) {
-        store_16(out + i, _mm_loadu_si128((const __m128i *)(const void *)(in + i)), 16, false);
-    }
-    if (i < n) {
-        int rest = (int)(n - i);
-        store_16(out + i, _mm_maskz_loadu_epi8((__mmask16)first_bits(rest), in + i), rest, false);
+    for (size_t i = 0; i < n; i += STRIP) {
+        write_f32(in + i, out + i, (int)(n - i < STRIP ? n - i : STRIP), false);
     }
 }
 

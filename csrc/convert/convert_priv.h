@@ -7,6 +7,7 @@
 #include "convert/colour.h"
 #include "convert/convert.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,6 +16,14 @@ struct rp_planes {
     void *plane[3];
     ptrdiff_t row_stride;
 };
+
+/* Whether every row of every plane starts at a cache line. Thread: any. Blocks: never. */
+static inline bool rp_planes_are_aligned(const struct rp_planes *planes)
+{
+    uintptr_t bits = (uintptr_t)planes->plane[0] | (uintptr_t)planes->plane[1] |
+                     (uintptr_t)planes->plane[2] | (uintptr_t)planes->row_stride;
+    return bits % 64 == 0;
+}
 
 /* The kernels of one CPU tier. All are pure, write the pixels of the picture and no other byte,
  * read no byte outside its rows, and give the bytes of the C tier. */

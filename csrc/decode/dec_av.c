@@ -97,7 +97,7 @@ static void set_options(AVCodecContext *context, const struct rp_codec_params *p
     context->thread_count = 1;
     context->err_recognition = AV_EF_CRCCHECK | AV_EF_BITSTREAM | AV_EF_BUFFER | AV_EF_EXPLODE;
     context->flags &= ~AV_CODEC_FLAG_OUTPUT_CORRUPT;
-    /* Above every level that somebody may ask for, below 256: libavutil looks at the low byte only. */
+    /* Above every level that somebody may ask for, below 256: only the low byte counts. */
     context->log_level_offset = 128;
     if (params->codec == RP_CODEC_AV1) {
         context->flags |= AV_CODEC_FLAG_LOW_DELAY;
@@ -224,7 +224,9 @@ static rp_status fill_packet(struct av_decoder *decoder, const struct rp_packet 
     to->size = (int)packet->len;
     to->pts = packet->pts;
     to->dts = packet->dts;
-    to->flags = (packet->key ? AV_PKT_FLAG_KEY : 0) | (packet->wanted ? 0 : AV_PKT_FLAG_DISCARD);
+    /* Not AV_PKT_FLAG_DISCARD for what is not wanted: libavcodec would drop a concealed reference
+     * before its error flags are seen, and wrong pictures would follow as if right. */
+    to->flags = packet->key ? AV_PKT_FLAG_KEY : 0;
     return RP_OK;
 }
 

@@ -13,6 +13,7 @@ struct rp_decoder {
     bool used; /* packets were sent since it was opened or flushed */
     bool drained;
     bool has_start;                   /* start_pts is valid */
+    bool open_gop;                    /* the run starts at a key picture of H.264 that is not IDR */
     int64_t start_pts;                /* of the run's first packet */
     int width, height, native_format; /* of the run's first picture; width 0: none yet */
     uint64_t last_use;
@@ -108,6 +109,33 @@ static bool has_sequence_header(const uint8_t *data, size_t len)
     return false;
 }
 
+/* Whether an H.264 packet is a key picture without an IDR slice (7.4.1: types 1 and 5). */
+static bool starts_open_gop(const struct rp_codec_params *params, const struct rp_packet *packet)
+{
+    enum { SLICE = 1, IDR_SLICE = 5 };
+    if (params->codec != RP_CODEC_H264 || params->extradata_len < 5 || params->extradata[0] != 1) {
+        return false;
+    }
+    size_t prefix = (size_t)(params->extradata[4] & 3) + 1; /* lengthSizeMinusOne of avcC */
+    bool slices = false;
+    for (size_t at = 0; at < packet->len;) {
+        uint64_t size = 0;
+        for (size_t i = 0; i < prefix && at < packet->len; i++) {
+            size = size << 8 | packet->data[at++];
+        }
+        if (size == 0 || size > packet->len - at) {
+            return false; /* damaged: the decoder says so */
+        }
+        unsigned type = packet->data[at] & 31;
+        if (type == IDR_SLICE) {
+            return false;
+        }
+        slices = slices || type == SLICE;
+        at += (size_t)size;
+    }
+    return slices;
+}
+
 static rp_status start_run(rp_decoder *decoder, const struct rp_codec_params *params,
                            struct rp_error *err)
 {
@@ -166,6 +194,7 @@ rp_status rp_decoder_cache_get(rp_decoder_cache *cache, const struct rp_codec_pa
     }
     found->last_use = ++cache->uses;
     RP_TRY(start_run(found, params, err));
+    found->open_gop = starts_open_gop(params, first);
     *out = found;
     return RP_OK;
 }
@@ -177,6 +206,24 @@ static rp_status check_open(const rp_decoder *decoder, struct rp_error *err)
         RP_FAIL(err, RP_E_DECODE, "the decoder failed before in this run");
     }
     return RP_OK;
+}
+
+/* What libavcodec calls invalid data at the start of an H.264 open GOP are references to pictures
+ * before it. */
+static rp_status fail_run(rp_decoder *decoder, rp_status status, struct rp_error *err)
+{
+    close_decoder(decoder);
+    if (decoder->open_gop && status == RP_E_DECODE) {
+        RP_FAIL(err, RP_E_UNSUPPORTED,
+                "H.264 with open GOPs: decoding cannot start at a key picture that is not IDR");
+    }
+    RP_FAIL(err, status, "decoding failed"); /* the backend's text stands, if there is one */
+}
+
+/* Where the backend writes its text. */
+static struct rp_error *detail(const rp_decoder *decoder, struct rp_error *err)
+{
+    return decoder->open_gop ? NULL : err;
 }
 
 rp_status rp_decoder_send(rp_decoder *decoder, const struct rp_packet *packet, struct rp_error *err)
@@ -193,12 +240,9 @@ rp_status rp_decoder_send(rp_decoder *decoder, const struct rp_packet *packet, s
     }
     decoder->used = true;
     rp_gate_enter();
-    rp_status status = decoder->backend->send(decoder->native, packet, err);
+    rp_status status = decoder->backend->send(decoder->native, packet, detail(decoder, err));
     rp_gate_leave();
-    if (status < 0) {
-        close_decoder(decoder);
-    }
-    return status;
+    return status < 0 ? fail_run(decoder, status, err) : status;
 }
 
 rp_status rp_decoder_drain(rp_decoder *decoder, struct rp_error *err)
@@ -207,12 +251,9 @@ rp_status rp_decoder_drain(rp_decoder *decoder, struct rp_error *err)
     decoder->used = true;
     decoder->drained = true;
     rp_gate_enter();
-    rp_status status = decoder->backend->send(decoder->native, NULL, err);
+    rp_status status = decoder->backend->send(decoder->native, NULL, detail(decoder, err));
     rp_gate_leave();
-    if (status < 0) {
-        close_decoder(decoder);
-    }
-    return status;
+    return status < 0 ? fail_run(decoder, status, err) : status;
 }
 
 static rp_status check_same(rp_decoder *decoder, const struct rp_image *image, struct rp_error *err)
@@ -237,7 +278,7 @@ rp_status rp_decoder_receive(rp_decoder *decoder, rp_frame **out, struct rp_erro
     rp_frame *frame = NULL;
     RP_TRY(rp_frame_pool_get(decoder->frames, &frame, err));
     rp_gate_enter();
-    rp_status status = decoder->backend->receive(decoder->native, frame, err);
+    rp_status status = decoder->backend->receive(decoder->native, frame, detail(decoder, err));
     rp_gate_leave();
     if (status == RP_OK) {
         status = check_same(decoder, &frame->image, err);
@@ -247,10 +288,7 @@ rp_status rp_decoder_receive(rp_decoder *decoder, rp_frame **out, struct rp_erro
     }
     if (status != RP_OK) {
         rp_frame_unref(&frame);
-        if (status < 0) {
-            close_decoder(decoder);
-        }
-        return status;
+        return status < 0 ? fail_run(decoder, status, err) : status;
     }
     *out = frame;
     return RP_OK;

@@ -70,8 +70,18 @@ rp_status batch_take_free_locked(rp_loader *loader, struct batch **out, struct r
     return RP_OK;
 }
 
-rp_status batch_set_rows(struct batch *batch, const int64_t *rows, int64_t n, struct rp_error *err)
+rp_status batch_set_rows(struct batch *batch, const int64_t *rows, const double *times, int64_t n,
+                         struct rp_error *err)
 {
+    rp_free(batch->times);
+    batch->times = NULL;
+    if (times != NULL) {
+        batch->times = rp_calloc((size_t)n, sizeof(*times));
+        if (batch->times == NULL) {
+            RP_FAIL(err, RP_E_NOMEM, "out of memory for %lld times", (long long)n);
+        }
+        memcpy(batch->times, times, (size_t)n * sizeof(*times));
+    }
     if (n > batch->cap_rows) {
         int64_t *grown = rp_realloc(batch->rows, (size_t)n, sizeof(*grown));
         if (grown == NULL) {
@@ -218,6 +228,7 @@ void batches_free(rp_loader *loader)
         rp_block_release(&batch->block);
         rp_free(batch->want);
         rp_free(batch->rows);
+        rp_free(batch->times);
         rp_free(batch->files);
         rp_free(batch->offsets);
         rp_free(batch);

@@ -2,8 +2,6 @@
 
 #include <assert.h>
 
-#define HEAD_BYTES 4096 /* first look at a local file */
-
 rp_status index_table_init(rp_loader *loader, struct rp_error *err)
 {
     size_t n = (size_t)loader->desc->n_files;
@@ -37,39 +35,58 @@ void index_unpin_locked(rp_loader *loader, int32_t file)
     loader->indexes.entry[file].pins--;
 }
 
-static rp_status read_index(rp_loader *loader, int32_t file, rp_index **out, struct rp_error *err)
+static rp_status read_part(rp_files *files, int i, const struct rp_byte_range *part, rp_buf **out,
+                           int64_t *bytes_read, struct rp_error *err)
 {
-    int64_t size;
-    RP_TRY(rp_files_size(loader->files, file, &size, err));
+    RP_TRY(rp_buf_new((size_t)part->len, out, err));
+    rp_status status = rp_files_read(files, i, part->offset, part->len, (*out)->data, err);
+    if (status != RP_OK) {
+        rp_buf_unref(out);
+    }
+    else if (bytes_read != NULL) {
+        rp_count(bytes_read, part->len);
+    }
+    return status;
+}
+
+static rp_status read_moov(rp_files *files, int i, int64_t size, rp_buf **moov,
+                           int64_t *bytes_read, struct rp_error *err)
+{
     struct rp_moov_search search = {0};
-    struct rp_byte_range need, moov;
+    struct rp_byte_range need, found;
     rp_buf *buf = NULL;
     int64_t at = 0;
-    rp_status status;
     for (;;) {
-        status = rp_moov_find(&search, buf != NULL ? buf->data : NULL, at,
-                              buf != NULL ? buf->len : 0, size, &need, &moov, err);
+        rp_status status = rp_moov_find(&search, buf != NULL ? buf->data : NULL, at,
+                                        buf != NULL ? buf->len : 0, size, &need, &found, err);
         rp_buf_unref(&buf);
         if (status == RP_OK) {
-            need = moov;
+            return read_part(files, i, &found, moov, bytes_read, err);
         }
-        else if (status != RP_AGAIN) {
+        if (status != RP_AGAIN) {
             return status;
         }
-        RP_TRY(rp_buf_new((size_t)need.len, &buf, err));
+        RP_TRY(read_part(files, i, &need, &buf, bytes_read, err));
         at = need.offset;
-        rp_status got = rp_files_read(loader->files, file, at, need.len, buf->data, err);
-        if (got != RP_OK) {
-            rp_buf_unref(&buf);
-            return got;
-        }
-        rp_count(&loader->counters.bytes_read, need.len);
-        if (status == RP_OK) {
-            break;
-        }
     }
-    status = rp_index_parse(buf->data, buf->len, size, out, err);
-    rp_buf_unref(&buf);
+}
+
+rp_status rp_video_index_read(rp_files *files, int i, rp_index **out, int64_t *bytes_read,
+                              struct rp_error *err)
+{
+    int64_t size;
+    rp_buf *moov = NULL;
+    rp_status status = rp_files_size(files, i, &size, err);
+    if (status == RP_OK) {
+        status = read_moov(files, i, size, &moov, bytes_read, err);
+    }
+    if (status == RP_OK) {
+        status = rp_index_parse(moov->data, moov->len, size, out, err);
+        rp_buf_unref(&moov);
+    }
+    if (status != RP_OK) {
+        rp_error_at_file(err, rp_files_path(files, i), -1, -1);
+    }
     return status;
 }
 
@@ -112,8 +129,8 @@ void index_work(rp_loader *loader, int32_t file)
     rp_index *index = NULL, *dead[16];
     int n_dead = 0;
     int64_t began = rp_now_ns();
-    rp_status status = read_index(loader, file, &index, &err);
-    rp_error_at_file(&err, rp_files_path(loader->files, file), -1, -1);
+    rp_status status = rp_video_index_read(loader->files, file, &index,
+                                           &loader->counters.bytes_read, &err);
     struct rp_error *stored = NULL;
     if (status != RP_OK) {
         stored = rp_calloc(1, sizeof(*stored)); /* NULL is read as "out of memory" */

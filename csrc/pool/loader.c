@@ -193,7 +193,7 @@ static rp_status start(rp_loader *loader, struct rp_error *err)
         rp_status status = worker_init(worker, loader, err);
         if (status == RP_OK && loader->options.num_threads > 0) {
             char name[16];
-            (void)snprintf(name, sizeof(name), "rp-work-%d", i); /* cut names are fine */
+            (void)snprintf(name, sizeof(name), "rp-work-%d", i % 1000); /* fits */
             status = rp_thread_start(&worker->thread, name, work, worker, err);
         }
         if (status != RP_OK) {
@@ -270,11 +270,15 @@ rp_status rp_loader_begin(rp_loader *loader, const int64_t *rows, int64_t count,
     RP_TRY(start(loader, err));
     rp_lock_acquire(&loader->lock);
     schedule_cancel_locked(loader);
-    while (loader->stream_in_flight > 0) {
+    while (loader->stream_in_flight > 0 && !loader->closing) {
         if (!work_as_caller_locked(loader)) {
             rp_cond_broadcast(&loader->work);
             (void)rp_cond_wait(&loader->done, &loader->lock, rp_now_ns() + IDLE_WAIT_NS / 100);
         }
+    }
+    if (loader->closing) {
+        rp_lock_release(&loader->lock);
+        RP_FAIL(err, RP_E_CLOSED, "the loader was closed");
     }
     loader->stream_rows = rows;
     loader->stream_count = count;
@@ -289,8 +293,8 @@ rp_status rp_loader_begin(rp_loader *loader, const int64_t *rows, int64_t count,
     return RP_OK;
 }
 
-rp_status rp_loader_submit(rp_loader *loader, const int64_t *rows, int64_t n, uint64_t *ticket,
-                           struct rp_error *err)
+rp_status rp_loader_submit(rp_loader *loader, const int64_t *rows, const double *times, int64_t n,
+                           uint64_t *ticket, struct rp_error *err)
 {
     RP_TRY(check_usable(loader, err));
     if (n <= 0) {
@@ -302,7 +306,7 @@ rp_status rp_loader_submit(rp_loader *loader, const int64_t *rows, int64_t n, ui
     rp_lock_acquire(&loader->lock);
     rp_status status = batch_take_free_locked(loader, &batch, err);
     if (status == RP_OK) {
-        status = batch_set_rows(batch, rows, n, err);
+        status = batch_set_rows(batch, rows, times, n, err);
     }
     if (status == RP_OK) {
         batch->ticket = *ticket = loader->next_ticket++;
@@ -457,9 +461,28 @@ rp_status rp_loader_take(rp_loader *loader, uint64_t ticket, int64_t slice_ns, i
         if (status == RP_OK) {
             status = batch_hand_over_locked(loader, batch, out, err);
         }
+        else if (status != RP_AGAIN) {
+            batch->cancelled = true;
+        }
     }
     rp_lock_release(&loader->lock);
     return status;
+}
+
+void rp_loader_drop(rp_loader *loader, uint64_t ticket)
+{
+    if (loader->fork_generation != rp_fork_generation()) {
+        return;
+    }
+    rp_lock_acquire(&loader->lock);
+    struct batch *batch = find_ticket(loader, ticket);
+    if (batch != NULL && batch->state == BATCH_DONE) {
+        batch_recycle_locked(loader, batch);
+    }
+    else if (batch != NULL) {
+        batch->cancelled = true;
+    }
+    rp_lock_release(&loader->lock);
 }
 
 void rp_loader_stats(rp_loader *loader, struct rp_loader_stats *out)
@@ -474,6 +497,25 @@ void rp_loader_stats(rp_loader *loader, struct rp_loader_stats *out)
     out->frame_cache_bytes = loader->frames.bytes;
     out->index_bytes = loader->indexes.bytes;
     out->threads = loader->options.num_threads > 0 ? loader->n_workers : 0;
+    rp_lock_release(&loader->lock);
+}
+
+void rp_pool_describe(char *text, size_t cap)
+{
+    rp_decode_describe(text, cap);
+}
+
+bool rp_pool_supports(enum rp_codec codec)
+{
+    return rp_decode_supports(codec);
+}
+
+void rp_loader_interrupt(rp_loader *loader)
+{
+    rp_lock_acquire(&loader->lock);
+    loader->closing = true;
+    rp_cond_broadcast(&loader->work);
+    rp_cond_broadcast(&loader->done);
     rp_lock_release(&loader->lock);
 }
 
@@ -493,11 +535,7 @@ void rp_loader_close(rp_loader **out)
     if (loader->arena != NULL) {
         rp_arena_on_release(loader->arena, NULL, NULL);
     }
-    rp_lock_acquire(&loader->lock);
-    loader->closing = true;
-    rp_cond_broadcast(&loader->work);
-    rp_cond_broadcast(&loader->done);
-    rp_lock_release(&loader->lock);
+    rp_loader_interrupt(loader);
     for (int i = 0; i < loader->n_workers; i++) {
         rp_thread_join(&loader->workers[i].thread);
         worker_free(&loader->workers[i]);

@@ -1,6 +1,6 @@
 #include "pool/pool_priv.h"
 
-#include <assert.h>
+#include <math.h>
 
 /* Plan one batch: take a block, see that its files are indexed, turn rows into wanted pictures,
  * write columns and pads, hand the wants to the schedule. */
@@ -75,8 +75,8 @@ void want_locate(const rp_loader *loader, const struct want *want, struct rp_err
     int64_t run = desc_run_of(desc, want->row);
     rp_error_at_file(err, rp_files_path(loader->files, want->file), -1, -1);
     rp_error_at_frame(err, desc->camera[want->camera].key, desc->run_episode[run],
-                      desc->row_index[want->row]);
-    if (err != NULL && !(err->time >= 0)) {
+                      want->row - desc->run_first[run]);
+    if (err != NULL && isnan(err->time)) {
         err->time = want->time;
     }
 }
@@ -118,7 +118,9 @@ static rp_status make_wants(rp_loader *loader, struct batch *batch, struct rp_er
                 struct want *want = &batch->want[n];
                 *want = (struct want){.batch = batch, .to = to, .row = at, .camera = c,
                                       .order = (int32_t)n, .file = camera->run_file[run]};
-                want->time = camera->run_start[run] + (double)desc->timestamp[at];
+                want->time = batch->times != NULL
+                                 ? batch->times[i]
+                                 : camera->run_start[run] + (double)desc->timestamp[at];
                 rp_status status = find_picture(loader, want, err);
                 if (status != RP_OK) {
                     want_locate(loader, want, err);

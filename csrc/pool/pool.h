@@ -15,6 +15,8 @@
 #include "base/counters.h"
 #include "base/error.h"
 #include "convert/convert.h"
+#include "demux/demux.h"
+#include "fetch/fetch.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -113,10 +115,14 @@ RP_CHECKED rp_status rp_loader_next(rp_loader *loader, int64_t slice_ns, int64_t
                                     rp_batch **out, struct rp_error *err);
 
 /* Ask for a batch of the given rows (copied); it is worked on before any stream. Take it with
- * rp_loader_take. Owner: *ticket names it. Thread: any. Blocks: never. Errors: RP_E_ARG a row out of
- * range; RP_E_NOMEM; RP_E_CLOSED. */
-RP_CHECKED rp_status rp_loader_submit(rp_loader *loader, const int64_t *rows, int64_t n,
-                                      uint64_t *ticket, struct rp_error *err);
+ * rp_loader_take or give it up with rp_loader_drop. times (NULL: the rows' own): seconds in the file
+ * per row, instead of run start + timestamp. Owner: *ticket names it. Thread: any. Blocks: never.
+ * Errors: RP_E_ARG a row out of range; RP_E_NOMEM; RP_E_CLOSED. */
+RP_CHECKED rp_status rp_loader_submit(rp_loader *loader, const int64_t *rows, const double *times,
+                                      int64_t n, uint64_t *ticket, struct rp_error *err);
+
+/* Nobody will take this batch. Thread: any. Blocks: never. Errors: none. */
+void rp_loader_drop(rp_loader *loader, uint64_t ticket);
 
 /* Take a submitted batch; as rp_loader_next. After any result but RP_AGAIN the ticket is spent. */
 RP_CHECKED rp_status rp_loader_take(rp_loader *loader, uint64_t ticket, int64_t slice_ns,
@@ -140,6 +146,20 @@ void rp_loader_stats(rp_loader *loader, struct rp_loader_stats *out);
  * Thread: any. Blocks: never. Errors: RP_E_ARG more than 2^40 bytes. */
 RP_CHECKED rp_status rp_loader_layout(const rp_loader *loader, int64_t n, size_t *offset,
                                       size_t *bytes, struct rp_error *err);
+
+/* Read and parse the MP4 index of file i. Owner: *out is the caller's (rp_index_free). Thread: any.
+ * Blocks: on the disk. *bytes_read (may be NULL) grows by what was read.
+ * Errors: as rp_files_read, rp_moov_find, rp_index_parse; err->file is set. */
+RP_CHECKED rp_status rp_video_index_read(rp_files *files, int i, rp_index **out,
+                                         int64_t *bytes_read, struct rp_error *err);
+
+/* What the decoders of this build are and can do; as rp_decode_describe, rp_decode_supports. */
+void rp_pool_describe(char *text, size_t cap);
+bool rp_pool_supports(enum rp_codec codec);
+
+/* Make every call that waits on the loader return RP_E_CLOSED, now and later, so that it can be
+ * closed. Thread: any. Blocks: never. */
+void rp_loader_interrupt(rp_loader *loader);
 
 /* Stop threads, free everything but batches handed out, null. NULL or pointer to NULL: nothing. In a
  * forked child the parent's loader is abandoned: descriptors are closed, the rest is left alone.

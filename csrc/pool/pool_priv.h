@@ -67,6 +67,7 @@ struct batch {
     int64_t n;               /* samples */
     int64_t position;        /* of its first sample in the stream */
     int64_t *rows;           /* n */
+    double *times;           /* n seconds, or NULL: the rows' own */
     int64_t cap_rows;
     int32_t *files;          /* n * cameras */
     int64_t cap_files;
@@ -175,8 +176,8 @@ RP_CHECKED rp_status batch_take_free_locked(rp_loader *loader, struct batch **ou
                                             struct rp_error *err);
 RP_CHECKED rp_status batch_reserve(const rp_loader *loader, struct batch *batch,
                                    struct rp_error *err);
-RP_CHECKED rp_status batch_set_rows(struct batch *batch, const int64_t *rows, int64_t n,
-                                    struct rp_error *err);
+RP_CHECKED rp_status batch_set_rows(struct batch *batch, const int64_t *rows, const double *times,
+                                    int64_t n, struct rp_error *err);
 void batch_fail_locked(struct batch *batch, int32_t order, const struct rp_error *err);
 void batch_settle_locked(rp_loader *loader, struct batch *batch, int64_t wants);
 void batch_recycle_locked(rp_loader *loader, struct batch *batch);

@@ -170,7 +170,7 @@ static bool admit(rp_loader *loader)
         return false; /* memory is short: tried again when the next item ends */
     }
     int64_t n = left < loader->stream_batch ? left : loader->stream_batch;
-    if (batch_set_rows(batch, loader->stream_rows + loader->stream_at, n, NULL) != RP_OK) {
+    if (batch_set_rows(batch, loader->stream_rows + loader->stream_at, NULL, n, NULL) != RP_OK) {
         return false; /* likewise */
     }
     batch->stream = true;
@@ -238,8 +238,9 @@ void schedule_cancel_locked(rp_loader *loader)
 {
     loader->stream_on = false;
     for (struct batch *b = loader->batches; b != NULL; b = b->next) {
-        b->cancelled = b->state != BATCH_FREE && b->stream;
-        if (b->cancelled && (b->state == BATCH_QUEUED || b->state == BATCH_BLOCKED ||
+        b->cancelled = b->state != BATCH_FREE && (b->cancelled || b->stream);
+        if (b->cancelled && b->stream &&
+            (b->state == BATCH_QUEUED || b->state == BATCH_BLOCKED ||
                              b->state == BATCH_INDEXING || b->state == BATCH_DONE)) {
             batch_recycle_locked(loader, b);
         }

@@ -1,0 +1,65 @@
+/* What the types of the module share. One .c per type; each offers its spec and, where others make
+ * its objects, a constructor. Everything here runs with the GIL held unless a comment says so. */
+#ifndef RP_PYTHON_MODULE_STATE_H
+#define RP_PYTHON_MODULE_STATE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "base/arena.h"
+#include "base/error.h"
+#include "pool/pool.h"
+
+struct module_state {
+    PyTypeObject *engine_type;
+    PyTypeObject *batch_type;
+    PyTypeObject *block_map_type;
+    PyTypeObject *lease_type;
+    PyObject *from_core; /* reelpool.errors.from_core, imported at the first error */
+};
+
+extern PyType_Spec rp_engine_spec;
+extern PyType_Spec rp_batch_spec;
+extern PyType_Spec rp_block_map_spec;
+extern PyType_Spec rp_lease_spec;
+
+/* State of the module that made `type`; NULL with an exception when it is gone. */
+struct module_state *rp_state_of(PyTypeObject *type);
+
+/* Raise what `err` says as a class of reelpool.errors. Always returns NULL. */
+PyObject *rp_raise(struct module_state *state, const struct rp_error *err);
+
+/* NumPy's array functions for this module; 0, or -1 with ImportError set. batch_type.c owns it. */
+int rp_numpy_import(void);
+
+/* One field of a batch as Python sees it. */
+struct array_field {
+    char kind;           /* 'B' uint8, 'H' uint16, 'f' float32, 'q' int64, '?' bool */
+    int ndim;            /* of one sample, <= 6 */
+    Py_ssize_t shape[6];
+    size_t sample_bytes;
+};
+
+/* Parse [(kind, shape), ...]. Owner: *out is the caller's (PyMem_Free). -1 with an exception. */
+int rp_fields_parse(PyObject *list, struct array_field **out, Py_ssize_t *count);
+
+/* NumPy arrays of shape (n, *field.shape) over memory that `base` owns: a new list, or NULL with an
+ * exception. The arrays are writable and keep `base` alive. */
+PyObject *rp_fields_arrays(const struct array_field *field, Py_ssize_t count, Py_ssize_t n,
+                           uint8_t *data, const size_t *offset, PyObject *base);
+
+/* New Batch that takes *batch over (nulled) and knows its fields through `engine` (kept alive).
+ * NULL with an exception; then *batch has been freed. */
+PyObject *rp_batch_wrap(struct module_state *state, rp_batch **batch,
+                        const struct array_field *field, Py_ssize_t count, PyObject *engine);
+
+/* Contiguous borrowed buffers with an item size and count check. -1 with ValueError or TypeError
+ * naming `what`. Release with PyBuffer_Release. */
+int rp_buffer_get(PyObject *object, Py_buffer *view, Py_ssize_t itemsize, Py_ssize_t count,
+                  int writable, const char *what);
+
+/* Functions of the module that belong to no type. */
+extern PyMethodDef rp_order_functions[];
+extern PyMethodDef rp_mp4_functions[];
+
+#endif
