@@ -207,7 +207,9 @@ def _pieces(file: Any, ranges: list[tuple[int, int]], columns: list[str]) -> Ite
                 groups.append(group)
                 group += 1
             end = min(stop, int(ends[group - 1]))
-            yield file.read_row_groups(groups, columns=columns).slice(start - first, end - start)
+            yield file.read_row_groups(groups, columns=columns, use_threads=False).slice(
+                start - first, end - start
+            )
             start = end
 
 
