@@ -88,7 +88,9 @@ def test_set_epoch_is_ignored_up_to_the_counter_after_a_resume():
     sampler.set_epoch(0)
     assert sampler.state_dict()["epoch"] == 0
     sampler.load_state_dict({"epoch": 5, "start_index": 18})
-    sampler.set_epoch(0)
+    for earlier in (0, 5):
+        sampler.set_epoch(earlier)
+        assert sampler.state_dict() == {"epoch": 5, "start_index": 18}
     assert list(sampler) == [18, 19]
     sampler.set_epoch(1)
     assert sampler.state_dict() == {"epoch": 6, "start_index": 0}
