@@ -8,10 +8,10 @@
 /* 32 pixels of two rows at a time; both rows share the chroma terms. Unpacking works per 128-bit
  * lane: "low" holds pixels 0-7 and 16-23, "high" 8-15 and 24-31, and packing undoes it.
  *
- * A strip of two rows is made as bytes in the first-level cache, then written row by row: six rows
- * written in turn would flush the write buffers half full. Rows that start at a cache line are
- * written by streaming stores: a batch is larger than the caches, so reading its old lines first,
- * as plain stores do, is waste. */
+ * Rows that start at a cache line are written by streaming stores: a batch is larger than the
+ * caches, so reading its old lines first, as plain stores do, is waste. Bytes go by way of a strip
+ * of two rows in the first-level cache, then row by row: six rows written 32 bytes in turn would
+ * flush the write buffers half full. */
 
 #define AVX2   __attribute__((target("avx2,fma")))
 #define INLINE __attribute__((target("avx2,fma"), always_inline)) static inline
@@ -133,59 +133,77 @@ INLINE void write_u8(const uint8_t *row, uint8_t *to, int n, bool stream)
     memcpy(to + x, row + x, (size_t)(n - x));
 }
 
-INLINE void write_f32(const uint8_t *row, float *to, int n, bool stream)
+INLINE void store_8(float *to, __m128i v, bool stream)
 {
-    int x = 0;
-    for (; x + 8 <= n; x += 8) {
-        __m128i bytes = _mm_loadl_epi64((const __m128i *)(const void *)(row + x));
-        __m256 v = unit(_mm256_cvtepu8_epi32(bytes));
-        if (stream) {
-            _mm256_stream_ps(to + x, v);
-        }
-        else {
-            _mm256_storeu_ps(to + x, v);
-        }
+    __m256 f = unit(_mm256_cvtepu8_epi32(v));
+    if (stream) {
+        _mm256_stream_ps(to, f);
     }
-    for (; x < n; x++) {
-        to[x] = rp_unit_table[row[x]];
+    else {
+        _mm256_storeu_ps(to, f);
     }
 }
 
-/* Two rows of the picture; a rest narrower than a block is left to the caller. */
-INLINE void rows(const struct rp_image *image, const struct constants *k,
-                 const struct rp_planes *out, int y, bool f32, bool stream)
+INLINE void store_f32(float *to, __m256i v, bool stream)
 {
-    struct strip strip;
-    for (int x0 = 0; x0 + BLOCK <= image->width; x0 += STRIP) {
-        int n = image->width - x0 < STRIP ? image->width - x0 : STRIP;
-        fill_strip(image, k, x0, y, n, &strip);
-        for (int c = 0; c < 3; c++) {
-            for (int dy = 0; dy < 2; dy++) {
-                char *to = (char *)out->plane[c] + (y + dy) * out->row_stride;
-                if (f32) {
-                    write_f32(strip.row[c][dy], (float *)(void *)to + x0, n, stream);
-                }
-                else {
-                    write_u8(strip.row[c][dy], (uint8_t *)to + x0, n, stream);
-                }
-            }
-        }
+    __m128i low = _mm256_castsi256_si128(v);
+    __m128i high = _mm256_extracti128_si256(v, 1);
+    store_8(to, low, stream);
+    store_8(to + 8, _mm_srli_si128(low, 8), stream);
+    store_8(to + 16, high, stream);
+    store_8(to + 24, _mm_srli_si128(high, 8), stream);
+}
+
+/* One block of floats of rows y and y + 1 at column x. */
+INLINE void block_f32(const struct rp_image *image, const struct constants *k, int x, int y,
+                      const struct rp_planes *out, bool stream)
+{
+    struct terms t = chroma_terms(k, image->plane[1] + (y >> 1) * image->stride[1] + (x >> 1),
+                                  image->plane[2] + (y >> 1) * image->stride[2] + (x >> 1));
+    for (int dy = 0; dy < 2; dy++) {
+        struct rgb c = block_rgb(k, &t, image->plane[0] + (y + dy) * image->stride[0] + x);
+        ptrdiff_t at = (y + dy) * out->row_stride + x * (ptrdiff_t)sizeof(float);
+        store_f32((float *)(void *)((char *)out->plane[0] + at), c.r, stream);
+        store_f32((float *)(void *)((char *)out->plane[1] + at), c.g, stream);
+        store_f32((float *)(void *)((char *)out->plane[2] + at), c.b, stream);
     }
 }
 
-INLINE void picture(const struct rp_image *image, const struct rp_colour *colour,
-                    const struct rp_planes *out, bool f32, bool stream)
+INLINE void picture_u8(const struct rp_image *image, const struct rp_colour *colour,
+                       const struct rp_planes *out, bool stream)
 {
     const struct constants k = load_constants(colour);
-    int rest = image->width % STRIP < BLOCK ? image->width % STRIP : 0;
+    struct strip strip;
     for (int y = 0; y < image->height; y += 2) {
-        rows(image, &k, out, y, f32, stream);
-        if (rest > 0) {
-            (f32 ? rp_i420_tail_f32 : rp_i420_tail_u8)(image, colour, out, image->width - rest, y);
+        int x = 0;
+        for (; x + BLOCK <= image->width; x += STRIP) {
+            int n = image->width - x < STRIP ? image->width - x : STRIP;
+            fill_strip(image, &k, x, y, n, &strip);
+            for (int c = 0; c < 3; c++) {
+                uint8_t *to = (uint8_t *)out->plane[c] + y * out->row_stride + x;
+                write_u8(strip.row[c][0], to, n, stream);
+                write_u8(strip.row[c][1], to + out->row_stride, n, stream);
+            }
         }
+        rp_i420_tail_u8(image, colour, out, x, y);
     }
-    if (stream) {
-        _mm_sfence(); /* streaming stores are not ordered with the flag that publishes a batch */
+}
+
+INLINE void picture_f32(const struct rp_image *image, const struct rp_colour *colour,
+                        const struct rp_planes *out, bool stream)
+{
+    const struct constants k = load_constants(colour);
+    for (int y = 0; y < image->height; y += 2) {
+        int x = 0;
+        for (; x + BLOCK <= image->width; x += BLOCK) {
+            block_f32(image, &k, x, y, out, stream);
+        }
+        if (x < image->width && x > 0) {
+            block_f32(image, &k, image->width - BLOCK, y, out, false);
+        }
+        else {
+            rp_i420_tail_f32(image, colour, out, x, y);
+        }
     }
 }
 
@@ -193,10 +211,11 @@ AVX2 static void i420_u8(const struct rp_image *image, const struct rp_colour *c
                          const struct rp_planes *out)
 {
     if (rp_planes_are_aligned(out)) {
-        picture(image, colour, out, false, true);
+        picture_u8(image, colour, out, true);
+        _mm_sfence(); /* streaming stores are not ordered with the flag that publishes a batch */
     }
     else {
-        picture(image, colour, out, false, false);
+        picture_u8(image, colour, out, false);
     }
 }
 
@@ -204,18 +223,21 @@ AVX2 static void i420_f32(const struct rp_image *image, const struct rp_colour *
                           const struct rp_planes *out)
 {
     if (rp_planes_are_aligned(out)) {
-        picture(image, colour, out, true, true);
+        picture_f32(image, colour, out, true);
+        _mm_sfence(); /* as above */
     }
     else {
-        picture(image, colour, out, true, false);
+        picture_f32(image, colour, out, false);
     }
 }
 
 AVX2 static void u8_f32(const uint8_t *in, float *out, size_t n)
 {
-    for (size_t i = 0; i < n; i += STRIP) {
-        write_f32(in + i, out + i, (int)(n - i < STRIP ? n - i : STRIP), false);
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        store_8(out + i, _mm_loadl_epi64((const __m128i *)(const void *)(in + i)), false);
     }
+    rp_kernels_c.u8_f32(in + i, out + i, n - i);
 }
 
 const struct rp_kernels rp_kernels_avx2 = {

@@ -133,54 +133,72 @@ INLINE void write_u8(const uint8_t *row, uint8_t *to, int n, bool stream)
     }
 }
 
-INLINE void write_f32(const uint8_t *row, float *to, int n, bool stream)
+INLINE void store_16(float *to, __m128i v, int n, bool stream)
 {
-    int x = 0;
-    for (; x + 16 <= n; x += 16) {
-        __m512 v = unit(_mm_loadu_si128((const __m128i *)(const void *)(row + x)));
-        if (stream) {
-            _mm512_stream_ps(to + x, v);
-        }
-        else {
-            _mm512_storeu_ps(to + x, v);
-        }
+    if (stream) {
+        _mm512_stream_ps(to, unit(v));
     }
-    if (x < n) {
-        __mmask16 mask = (__mmask16)first_bits(n - x);
-        _mm512_mask_storeu_ps(to + x, mask, unit(_mm_maskz_loadu_epi8(mask, row + x)));
+    else if (n >= 16) {
+        _mm512_storeu_ps(to, unit(v));
+    }
+    else if (n > 0) {
+        _mm512_mask_storeu_ps(to, (__mmask16)first_bits(n), unit(v));
     }
 }
 
-INLINE void rows(const struct rp_image *image, const struct constants *k,
-                 const struct rp_planes *out, int y, bool f32, bool stream)
+INLINE void store_f32(float *to, __m512i v, int n, bool stream)
 {
+    store_16(to, _mm512_castsi512_si128(v), n, stream);
+    store_16(to + 16, _mm512_extracti32x4_epi32(v, 1), n - 16, stream);
+    store_16(to + 32, _mm512_extracti32x4_epi32(v, 2), n - 32, stream);
+    store_16(to + 48, _mm512_extracti32x4_epi32(v, 3), n - 48, stream);
+}
+
+/* n pixels as floats of rows y and y + 1 at column x. */
+INLINE void block_f32(const struct rp_image *image, const struct constants *k, int x, int y, int n,
+                      const struct rp_planes *out, bool stream)
+{
+    struct terms t = chroma_terms(k, image->plane[1] + (y >> 1) * image->stride[1] + (x >> 1),
+                                  image->plane[2] + (y >> 1) * image->stride[2] + (x >> 1), n);
+    for (int dy = 0; dy < 2; dy++) {
+        struct rgb c = block_rgb(k, &t, image->plane[0] + (y + dy) * image->stride[0] + x, n);
+        ptrdiff_t at = (y + dy) * out->row_stride + x * (ptrdiff_t)sizeof(float);
+        store_f32((float *)(void *)((char *)out->plane[0] + at), c.r, n, stream);
+        store_f32((float *)(void *)((char *)out->plane[1] + at), c.g, n, stream);
+        store_f32((float *)(void *)((char *)out->plane[2] + at), c.b, n, stream);
+    }
+}
+
+INLINE void picture_u8(const struct rp_image *image, const struct rp_colour *colour,
+                       const struct rp_planes *out, bool stream)
+{
+    const struct constants k = load_constants(colour);
     struct strip strip;
-    for (int x0 = 0; x0 < image->width; x0 += STRIP) {
-        int n = image->width - x0 < STRIP ? image->width - x0 : STRIP;
-        fill_strip(image, k, x0, y, n, &strip);
-        for (int c = 0; c < 3; c++) {
-            for (int dy = 0; dy < 2; dy++) {
-                char *to = (char *)out->plane[c] + (y + dy) * out->row_stride;
-                if (f32) {
-                    write_f32(strip.row[c][dy], (float *)(void *)to + x0, n, stream);
-                }
-                else {
-                    write_u8(strip.row[c][dy], (uint8_t *)to + x0, n, stream);
-                }
+    for (int y = 0; y < image->height; y += 2) {
+        for (int x = 0; x < image->width; x += STRIP) {
+            int n = image->width - x < STRIP ? image->width - x : STRIP;
+            fill_strip(image, &k, x, y, n, &strip);
+            for (int c = 0; c < 3; c++) {
+                uint8_t *to = (uint8_t *)out->plane[c] + y * out->row_stride + x;
+                write_u8(strip.row[c][0], to, n, stream);
+                write_u8(strip.row[c][1], to + out->row_stride, n, stream);
             }
         }
     }
 }
 
-INLINE void picture(const struct rp_image *image, const struct rp_colour *colour,
-                    const struct rp_planes *out, bool f32, bool stream)
+INLINE void picture_f32(const struct rp_image *image, const struct rp_colour *colour,
+                        const struct rp_planes *out, bool stream)
 {
     const struct constants k = load_constants(colour);
     for (int y = 0; y < image->height; y += 2) {
-        rows(image, &k, out, y, f32, stream);
-    }
-    if (stream) {
-        _mm_sfence(); /* streaming stores are not ordered with the flag that publishes a batch */
+        int x = 0;
+        for (; x + BLOCK <= image->width; x += BLOCK) {
+            block_f32(image, &k, x, y, BLOCK, out, stream);
+        }
+        if (x < image->width) {
+            block_f32(image, &k, x, y, image->width - x, out, false);
+        }
     }
 }
 
@@ -188,10 +206,11 @@ AVX512 static void i420_u8(const struct rp_image *image, const struct rp_colour 
                            const struct rp_planes *out)
 {
     if (rp_planes_are_aligned(out)) {
-        picture(image, colour, out, false, true);
+        picture_u8(image, colour, out, true);
+        _mm_sfence(); /* streaming stores are not ordered with the flag that publishes a batch */
     }
     else {
-        picture(image, colour, out, false, false);
+        picture_u8(image, colour, out, false);
     }
 }
 
@@ -199,17 +218,23 @@ AVX512 static void i420_f32(const struct rp_image *image, const struct rp_colour
                             const struct rp_planes *out)
 {
     if (rp_planes_are_aligned(out)) {
-        picture(image, colour, out, true, true);
+        picture_f32(image, colour, out, true);
+        _mm_sfence(); /* as above */
     }
     else {
-        picture(image, colour, out, true, false);
+        picture_f32(image, colour, out, false);
     }
 }
 
 AVX512 static void u8_f32(const uint8_t *in, float *out, size_t n)
 {
-    for (size_t i = 0; i < n; i += STRIP) {
-        write_f32(in + i, out + i, (int)(n - i < STRIP ? n - i : STRIP), false);
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        store_16(out + i, _mm_loadu_si128((const __m128i *)(const void *)(in + i)), 16, false);
+    }
+    if (i < n) {
+        int rest = (int)(n - i);
+        store_16(out + i, _mm_maskz_loadu_epi8((__mmask16)first_bits(rest), in + i), rest, false);
     }
 }
 
