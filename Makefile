@@ -68,10 +68,11 @@ lint:
 	git ls-files -co --exclude-standard -- '*.c' '*.h' | \
 	    xargs -r .venv/bin/clang-format --dry-run --Werror || bad=1; \
 	.venv/bin/ruff check -q . || bad=1; \
-	.venv/bin/ruff format -q --check . || bad=1; \
+	.venv/bin/ruff format --check --output-format concise . || bad=1; \
 	$(VENV) setup.py -q build_ext --build-lib build/lint --build-temp build/lint-objects && \
 	    $(VENV) tests/lint/check_symbols.py build/lint build/lint-objects || bad=1; \
-	$(VENV) -m mypy.stubtest reelpool._core || bad=1; \
+	MYPYPATH=python $(VENV) -m mypy.stubtest reelpool._core || bad=1; \
+	test -e python/reelpool/_core.pyi || { echo "_core.pyi is missing"; bad=1; }; \
 	$(VENV) -m pytest -q tests/lint || bad=1; \
 	exit $$bad
 
