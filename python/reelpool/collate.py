@@ -36,6 +36,9 @@ class ItemBatch(Protocol):
     def tensors(self) -> dict[str, Any]:
         """Key -> tensor (B, ...) or list of B, in the items' key order; the items are its views."""
 
+    def hand_over(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The collated batch as it leaves: `values`, in a DataLoader worker able to lend itself."""
+
 
 class Item(dict):
     """One sample: a plain dict that remembers of which batch (`_batch`) it is which row (`_pos`).
@@ -157,10 +160,11 @@ def _whole_batch(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
         ):
             return None
     # Lists are rebuilt from the items: an element changed in place is theirs, not the batch's.
-    return {
+    whole = {
         key: [sample[key] for sample in samples] if isinstance(value, list) else value
         for key, value in origin.tensors().items()
     }
+    return origin.hand_over(whole)
 
 
 def _collate_items(batch: Any, *, collate_fn_map: Any = None) -> Any:

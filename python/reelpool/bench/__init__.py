@@ -1,0 +1,1 @@
+"""Benchmark: cases in their own processes, beside other readers and the bare decoder."""

@@ -1,0 +1,117 @@
+"""The physical limit beside every result: how fast the bare decoder gives the same files' frames.
+
+`decode_floor` (benchmarks/decode_floor.c, libavcodec only, packets in memory) is built on demand in a source
+tree. Without a compiler or FFmpeg's headers, or from a wheel, our own decoder stands in, which converts to RGB
+too; the report says which one was used.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+SOURCE = ROOT / "benchmarks/decode_floor.c"
+SHARED = ("csrc/demux/*.c", "csrc/base/error.c", "csrc/base/memory.c")  # the MP4 index
+
+
+def _build(target: Path) -> Path | None:
+    """Compile `decode_floor` into `target`; None where something for it is missing."""
+    compiler = shutil.which("gcc") or shutil.which("cc") or shutil.which("clang")
+    if not SOURCE.is_file() or compiler is None or shutil.which("pkg-config") is None:
+        return None
+    flags = subprocess.run(
+        ["pkg-config", "--cflags", "--libs", "libavcodec", "libavutil"],
+        capture_output=True,
+        text=True,
+    )
+    if flags.returncode:
+        return None
+    target.mkdir(parents=True, exist_ok=True)
+    binary = target / "decode_floor"
+    sources = [SOURCE, *(path for pattern in SHARED for path in sorted(ROOT.glob(pattern)))]
+    command = [
+        compiler,
+        "-O2",
+        "-std=c11",
+        "-D_GNU_SOURCE",
+        f"-I{ROOT / 'csrc'}",
+        "-o",
+        str(binary),
+    ]
+    done = subprocess.run(
+        [*command, *map(str, sources), *flags.stdout.split(), "-lpthread", "-lm"],
+        capture_output=True,
+        text=True,
+    )
+    return binary if done.returncode == 0 else None
+
+
+class Floor:
+    """Measures frames/s of a set of files, one per camera, with `threads` decoders side by side."""
+
+    def __init__(self, files: list[str], threads: int, seconds: float) -> None:
+        self.files, self.threads, self.seconds = files, threads, seconds
+        self._folder = tempfile.TemporaryDirectory(prefix="reelpool-floor-")
+        self.binary = _build(Path(self._folder.name))
+        self.source = (
+            "decode_floor: libavcodec alone, packets in memory, no conversion"
+            if self.binary
+            else "reelpool's own decoder in file order, RGB conversion included (decode_floor needs "
+            "a source tree, a C compiler and FFmpeg's headers)"
+        )
+
+    def close(self) -> None:
+        """Remove the built program."""
+        self._folder.cleanup()
+
+    def measure(self, kind: str) -> float:
+        """Frames/s over all cameras; `kind` is "seq" or "random". One frame of each camera counts 1 each."""
+        rates = [self._one(kind, path) for path in self.files]
+        return len(rates) / sum(1 / rate for rate in rates)
+
+    def _one(self, kind: str, path: str) -> float:
+        if self.binary is None:
+            return self._own(path)
+        command = [str(self.binary), "--mode", kind, "--threads", str(self.threads)]
+        done = subprocess.run(
+            [*command, "--seconds", f"{self.seconds:g}", path],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return float(done.stdout.split()[0])
+
+    def _own(self, path: str) -> float:
+        import reelpool
+
+        def work(_: int) -> int:
+            decoder = reelpool.VideoDecoderCache().get_decoder(path)
+            count, done, end = decoder.metadata.num_frames, 0, time.perf_counter() + self.seconds
+            while time.perf_counter() < end or not done:
+                for first in range(0, count, 32):
+                    decoder.get_frames_at(list(range(first, min(first + 32, count))))
+                done += count
+            return done
+
+        start = time.perf_counter()
+        with ThreadPoolExecutor(self.threads) as pool:
+            total = sum(pool.map(work, range(self.threads)))
+        return total / (time.perf_counter() - start)
+
+
+def warm_page_cache(files: list[str], limit: int = 4 << 30) -> int:
+    """Read the files once, so that every case finds them in memory; bytes read, at most `limit`."""
+    total = 0
+    for path in files:
+        with open(path, "rb") as stream:
+            while total < limit and (block := stream.read(1 << 20)):
+                total += len(block)
+    if total >= limit:
+        print(f"reelpool: only the first {limit >> 30} GiB were read ahead", file=sys.stderr)
+    return total

@@ -1,0 +1,148 @@
+"""The page of a benchmark: one HTML file, inline SVG, nothing fetched from anywhere."""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+from .. import pictures
+from .session import Result
+
+STYLE = """
+body{font:15px/1.5 system-ui,'DejaVu Sans',sans-serif;color:#1b2430;background:#f5f6f7;margin:0}
+main{max-width:1040px;margin:0 auto;padding:28px 20px 60px}
+h1{font-size:26px;margin:0 0 4px}h2{font-size:19px;margin:34px 0 10px}
+.card{background:#fff;border:1px solid #dfe3e8;border-radius:8px;padding:14px;margin:14px 0;overflow-x:auto}
+table{border-collapse:collapse;font-size:13px;width:100%}
+th,td{padding:5px 7px;text-align:right;border-bottom:1px solid #e8ebee;white-space:nowrap}
+th:first-child,td:first-child,.facts td{text-align:left}.facts td{white-space:normal}th{color:#5c6773;font-weight:600}
+small,.faint{color:#5c6773}svg{max-width:100%;height:auto;display:block}
+pre{background:#f0f2f4;padding:10px;border-radius:6px;overflow-x:auto;font-size:13px}
+img{max-width:100%;height:auto}
+"""
+
+
+def page(title: str, subtitle: str, body: list[str]) -> str:
+    """A whole HTML document."""
+    inner = "\n".join(body)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{html.escape(title)}</title><style>{STYLE}</style></head>\n<body><main>"
+        f'<h1>{html.escape(title)}</h1><p class="faint">{html.escape(subtitle)}</p>\n'
+        f"{inner}\n</main></body></html>\n"
+    )
+
+
+def card(*parts: str) -> str:
+    """A framed block."""
+    return '<div class="card">' + "\n".join(parts) + "</div>"
+
+
+def table(head: list[str], rows: list[list[str]], kind: str = "figures") -> str:
+    """An HTML table; cells are escaped. `kind` is "figures" (right-aligned) or "facts"."""
+    top = "".join(f"<th>{html.escape(h)}</th>" for h in head)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in rows
+    )
+    return f'<table class="{kind}">' + f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def with_range(figures: dict[str, Any], key: str, scale: float = 1.0) -> str:
+    """`median (min-max)`, without the bracket for a single repeat."""
+    if figures.get(key) is None:
+        return "-"
+    text = pictures.number(figures[key] * scale)
+    low, high = figures.get("range", {}).get(key, (None, None))
+    if low is None or low == high:
+        return text
+    return f"{text} ({pictures.number(low * scale)}-{pictures.number(high * scale)})"
+
+
+COLUMNS = [  # title, key, factor
+    ("frames/s", "decoded_frames_per_s", 1.0),
+    ("x floor", "floor_ratio", 1.0),
+    ("x LeRobot", "baseline_ratio", 1.0),
+    ("p99 ms/sample", "p99_sample_latency_ms", 1.0),
+    ("first batch s", "first_batch_latency_s", 1.0),
+    ("CPU ms/sample", "cpu_ms_per_sample", 1.0),
+    ("peak RSS MB", "peak_rss_gb", 1e3),
+]
+
+
+def rows_of(results: list[Result]) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of the table that terminal and page share; empty columns are left out."""
+    done = [r for r in results if r.figures]
+    columns = [c for c in COLUMNS if any(r.figures.get(c[1]) is not None for r in done)]
+    rows = []
+    for result in done:
+        cells = [with_range(result.figures, key, scale) for _, key, scale in columns]
+        rows.append([result.case.label, result.case.what, *cells])
+    return ["case", "work", *[c[0] for c in columns]], rows
+
+
+def build(
+    results: list[Result], floors: dict, env: dict, absent: list[str], sheet_png: str | None = None
+) -> str:
+    """The report; `sheet_png` is a data URI of the contact sheet."""
+    done = [r for r in results if r.figures]
+    body = []
+    if sheet_png:
+        body.append(card(f'<img alt="frames of one batch" src="{sheet_png}">'))
+    body.append("<h2>Throughput</h2>")
+    for what in dict.fromkeys(r.case.what for r in done):
+        same = [r for r in done if r.case.what == what]
+        body.append(card(_bars(what, same)))
+    head, rows = rows_of(done)
+    body += ["<h2>All figures</h2>", card(table(head, rows))]
+    repeats = max((r.figures["repeats"] for r in done), default=0)
+    notes = [f"Median of {repeats} interleaved repeats, (min-max) in brackets." if repeats > 1 else
+             "One run per case: figures vary by some per cent."]  # fmt: skip
+    notes.append(f"Floor: {floors['source']}; {floors['threads']} decoders side by side.")
+    notes += [f"Not measured: {reason}" for reason in absent]
+    notes += [f"Failed: {r.failed.splitlines()[0]}" for r in results if r.failed]
+    body.append("<p class='faint'>" + "<br>".join(html.escape(n) for n in notes) + "</p>")
+    body.append("<h2>Over time</h2>")
+    names = {id(r): f"{r.case.label}, {r.case.what}" for r in done}
+    body.append(card(pictures.svg_lines(
+        "Throughput", "seconds after iter()", "samples/s", [(names[id(r)], r.rates) for r in done])))  # fmt: skip
+    body.append(card(pictures.svg_lines(
+        "Memory of the process tree (RSS)", "seconds after the process started", "MB",
+        [(names[id(r)], [(t, rss / 1e6) for t, rss, _ in r.memory if rss]) for r in done])))  # fmt: skip
+    body.append("<h2>Gaps between batches</h2>")
+    percentiles = ("p50", "p95", "p99")
+    gaps = [[names[id(r)], *[with_range(r.figures, f"{p}_sample_latency_ms") for p in percentiles]]
+            for r in done]  # fmt: skip
+    body.append(card(table(["case", "p50 ms/sample", "p95 ms/sample", "p99 ms/sample"], gaps)))
+    body.append("<h2>Floor</h2>")
+    kinds = floors["frames_per_s"]
+    body.append(card(table(["floor", "frames/s, each measurement"],
+                [[k, ", ".join(pictures.number(v) for v in values)] for k, values in kinds.items()])))  # fmt: skip
+    body.append("<h2>Environment</h2>")
+    facts = [[k, str(v)] for k, v in env.items() if k != "command"]
+    for result in done:
+        versions = result.figures["versions"]
+        line = [f"{result.case.impl} ran with", ", ".join(f"{k} {v}" for k, v in versions.items())]
+        if line not in facts:
+            facts.append(line)
+    body.append(card(table(["", ""], facts, "facts")))
+    body.append(f"<pre>{html.escape(env['command'])}</pre>")
+    subtitle = f"{env['dataset']} on {env['cpu']}, {env['cpus_granted']} CPUs, {env['date']}"
+    return page("reelpool bench", subtitle, body)
+
+
+def _bars(what: str, results: list[Result]) -> str:
+    key, bars, floors = "decoded_frames_per_s", [], []
+    for result in sorted(results, key=lambda r: -r.figures[key]):
+        low, high = result.figures["range"].get(key, (result.figures[key],) * 2)
+        colour = ("reelpool", "lerobot", "torchcodec", "av").index(result.case.impl)
+        workers = f" ({result.case.num_workers})" if result.case.loader == "workers" else ""
+        bars.append((result.case.label + workers, result.figures[key], low, high, colour))
+        floors.append(result.figures["floor_frames_per_s"])
+    floor = sum(floors) / len(floors)
+    return pictures.svg_bars(
+        what,
+        "delivered frames/s, all cameras",
+        bars,
+        [(f"decode floor {pictures.number(floor)}", floor)],
+    )

@@ -1,0 +1,215 @@
+"""`reelpool bench`: the options, the table, the files."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from . import console
+
+MAX_SHEET_ROWS = 6
+
+
+def _list(names: tuple[str, ...]) -> Any:
+    def parse(text: str) -> tuple[str, ...]:
+        chosen = tuple(dict.fromkeys(p.strip() for p in text.split(",") if p.strip()))
+        wrong = [p for p in chosen if p not in names]
+        if wrong or not chosen:
+            raise argparse.ArgumentTypeError(f"{text!r}: use one or more of {','.join(names)}")
+        return chosen
+
+    return parse
+
+
+def _minimum(text: str) -> tuple[str, float]:
+    name, equals, value = text.partition("=")
+    try:
+        return name.strip(), float(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not METRIC=VALUE") from None
+
+
+def _count(low: int) -> Any:
+    def parse(text: str) -> int:
+        value = int(text)
+        if value < low:
+            raise argparse.ArgumentTypeError(f"{text} is below {low}")
+        return value
+
+    parse.__name__ = "int"
+    return parse
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of `bench`."""
+    impls = ("reelpool", "lerobot", "torchcodec", "av")
+    console.dataset_options(parser, required=False)
+    add = parser.add_argument
+    add(
+        "--scenario",
+        choices=("demo", "local"),
+        default="demo",
+        help="demo: two orders beside the other readers; local: all orders, windows, dtypes",
+    )
+    add("--impl", type=_list(impls), default=impls, help=f"readers: {','.join(impls)}")
+    add(
+        "--loader",
+        type=_list(("threads", "workers")),
+        default=("threads", "workers"),
+        help="threads: Loader; workers: torch DataLoader (default: both)",
+    )
+    add(
+        "--mode",
+        type=_list(("single", "sarm", "sarm_action")),
+        help="single frames; sarm: 8 steps 1 s apart of action and cameras; sarm_action: of action",
+    )
+    add(
+        "--order",
+        type=_list(("sequential", "random", "gop")),
+        help="sequential; random: uniform shuffle; gop: shuffled by whole GOPs",
+    )
+    add("--dtype", type=_list(("uint8", "float32")), help="of the pictures (default: uint8)")
+    add("--lerobot_python", metavar="EXE", help="interpreter that runs the other readers")
+    add("--batch_size", type=_count(1), help="samples per batch (default: 64; embedded set: 16)")
+    add("--num_workers", type=_count(0), help="DataLoader workers (default: CPUs granted)")
+    add("--num_threads", type=_count(1), help="decoding threads (default: CPUs granted)")
+    add("--prefetch_factor", type=_count(1), default=2, help="batches ready ahead (default: 2)")
+    add("--duration_s", type=float, help="steady window in seconds (default: 10; embedded: 1.5)")
+    add("--num_batches", type=_count(1), default=1_000_000, help="end after so many batches")
+    add("--warmup_batches", type=_count(0), default=5, help="before the window (default: 5)")
+    add("--repeat", "--repeats", type=_count(1), default=1, help="interleaved repeats (default: 1)")
+    add("--max_episodes", type=_count(0), default=0, help="use the first so many episodes")
+    add("--seed", type=int, default=0, help="of the shuffle")
+    add(
+        "--min",
+        dest="minimum",
+        type=_minimum,
+        action="append",
+        default=[],
+        metavar="METRIC=VALUE",
+        help="exit 1 if a reelpool case has less; may be repeated",
+    )
+    add("--out_dir", type=Path, default=Path("bench_out"), help="JSON, CSV, HTML (default: bench_out)")  # fmt: skip
+
+
+def _fill(args: argparse.Namespace, embedded: bool) -> None:
+    """Defaults that depend on the dataset and the machine."""
+    from .. import env
+
+    cpus = env.granted_cpus()
+    args.num_threads = args.num_threads or cpus
+    args.num_workers = cpus if args.num_workers is None else args.num_workers
+    args.batch_size = args.batch_size or (16 if embedded else 64)
+    args.duration_s = args.duration_s or (1.5 if embedded else 10.0)
+    args.floor_s = 0.4 if embedded else min(5.0, max(1.0, args.duration_s / 4))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, write the files, print the table."""
+    from ..bench import report, scenarios, session
+
+    embedded = args.dataset is None and args.root is None
+    if embedded:
+        name, root = "reelpool-demo", scenarios.DEMO / "dataset"
+    else:
+        name, root = console.place(args.dataset, args.root)
+        if root is None:
+            raise console.Unusable(f"{name}: give the local folder with --root")
+    _fill(args, embedded)
+    try:
+        facts = scenarios.read_facts(name, root)
+    except scenarios.DatasetUnusable as error:
+        raise console.Unusable(str(error)) from None
+    cases, absent = scenarios.build(args, facts, sys.executable)
+    if not cases:
+        raise console.Unusable("nothing to measure:\n  " + "\n  ".join(absent))
+    kinds = len({c.floor for c in cases})
+    bar = console.progress(args, args.repeat * (2 * len(cases) + kinds))
+
+    def tick(what: str) -> None:
+        bar.set_description_str(what, refresh=False)
+        bar.update()
+
+    try:
+        results, floors = session.run_all(cases, facts, args, tick)
+    finally:
+        bar.close()
+    env = session.environment(facts, session.command_line())
+    written = session.write_results(results, facts, floors, env, args)
+    sheet = _sheet(args, facts)
+    page = args.out_dir / "report.html"
+    page.write_text(report.build(results, floors, env, absent, _data_uri(sheet)))
+    written += [page, *([sheet] if sheet else [])]
+    return _finish(args, facts, results, floors, env, absent, written)
+
+
+def _sheet(args: argparse.Namespace, facts: Any) -> Path | None:
+    """contact_sheet.png of one shuffled batch through Loader."""
+    from . import batch_pictures
+
+    path = args.out_dir / "contact_sheet.png"
+    batch_pictures.contact_sheet_of(facts.name, facts.root, MAX_SHEET_ROWS).save(path)
+    return path
+
+
+def _data_uri(path: Path | None) -> str | None:
+    import base64
+
+    if path is None:
+        return None
+    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+
+
+def _finish(args, facts, results, floors, env, absent, written) -> int:
+    """Print, compare with --min; the exit status."""
+    from ..bench import report
+
+    missed = missed_targets(results, args.minimum)
+    head, rows = report.rows_of(results)
+    failed = [r for r in results if r.failed]
+    lines = [
+        f"{facts.name}: {len(facts.episodes)} episodes, {sum(facts.lengths)} frames, "
+        f"{len(facts.cameras)} cameras; batch {args.batch_size}; {env['cpu']}, "
+        f"{env['cpus_granted']} CPUs",
+        "",
+        console.columns(head, rows) if rows else "no case gave figures",
+        "",
+        f"floor: {floors['source']}",
+        *[f"not measured: {reason}" for reason in absent],
+        *[f"FAILED: {r.failed}" for r in failed],
+        *[f"MISSED: {m}" for m in missed],
+        f"written: {args.out_dir / 'report.html'} and {len(written) - 1} files beside it",
+    ]
+    document = {
+        "results": [r.case.labels() | r.figures for r in results],
+        "floors": floors,
+        "env": env,
+        "absent": absent,
+        "failed": {f"{r.case.label}, {r.case.what}": r.failed for r in failed},
+        "missed": missed,
+        "files": [str(p) for p in written],
+    }
+    console.show(args, "\n".join(lines), document)
+    return (
+        console.CHECK_FAILED
+        if missed or any(r.case.impl == "reelpool" for r in failed)
+        else console.OK
+    )
+
+
+def missed_targets(results: list[Any], minimum: list[tuple[str, float]]) -> list[str]:
+    """One line per reelpool case and target that was not reached or not measured."""
+    missed = []
+    for name, value in minimum:
+        for result in results:
+            if result.case.impl != "reelpool":
+                continue
+            found = result.figures.get(name)
+            if not isinstance(found, (int, float)) or found < value:
+                shown = found if found is not None else "not measured"
+                missed.append(
+                    f"{result.case.label}, {result.case.what}: {name} = {shown}, below {value:g}"
+                )
+    return missed

@@ -1,0 +1,277 @@
+"""`reelpool doctor`: what this machine gives and lacks; it reports a broken installation, never trips on it."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib
+import json
+import os
+import platform
+import resource
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from . import console
+
+DEMO = Path(__file__).resolve().parent.parent / "_demo"
+# package: (lowest version that works, what it is needed for; None = always)
+PACKAGES = {
+    "numpy": ("1.26", None),
+    "pyarrow": ("15", None),
+    "huggingface_hub": ("0.34", None),
+    "tqdm": ("4", None),
+    "pillow": ("9", None),
+    "torch": ("2.2", "tensors, DataLoader workers"),
+    "lerobot": ("0.4", "the script you train with, the benchmark's baseline"),
+}
+
+
+@dataclass
+class Line:
+    """One finding."""
+
+    section: str
+    status: str  # ok, WARN, FAIL
+    text: str
+    fix: str | None = None
+
+
+Findings = Iterator[tuple[str, str, str | None]]  # status, text, fix
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of `doctor`."""
+    console.dataset_options(parser, required=False)
+    parser.add_argument("--out_dir", type=Path, help="write doctor.json there too")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print all findings; 1 if one of them is a FAIL."""
+    lines = examine(args.dataset, args.root)
+    failed = sum(line.status == "FAIL" for line in lines)
+    warned = sum(line.status == "WARN" for line in lines)
+    verdict = f"{failed} FAIL, {warned} WARN, {len(lines) - failed - warned} ok"
+    document = {"ok": not failed, "findings": [asdict(line) for line in lines]}
+    if args.out_dir:
+        args.out_dir.mkdir(parents=True, exist_ok=True)
+        (args.out_dir / "doctor.json").write_text(json.dumps(document, indent=1) + "\n")
+    console.show(args, "\n".join([*_text(lines), "", verdict]), document)
+    return console.CHECK_FAILED if failed else console.OK
+
+
+def _text(lines: list[Line]) -> Iterator[str]:
+    section = None
+    for line in lines:
+        if line.section != section:
+            section = line.section
+            yield section
+        yield f"  {line.status:4}  {line.text}"
+        if line.fix:
+            yield f"        Fix: {line.fix}"
+
+
+def examine(dataset: str | None = None, root: Path | None = None) -> list[Line]:
+    """Run every section; one that breaks becomes a FAIL line of its own."""
+    sections: list[tuple[str, Callable[[], Findings]]] = [
+        ("host", _host), ("native", _native), ("decode", _decode), ("python", _python),
+        ("caches", _caches), ("ranks", _ranks),
+    ]  # fmt: skip
+    if dataset is not None or root is not None:
+        sections.append(("dataset", lambda: _dataset(dataset, root)))
+    lines = []
+    for name, section in sections:
+        try:
+            lines += [Line(name, *finding) for finding in section()]
+        except Exception as error:  # a section reports, whatever it meets
+            text = f"{type(error).__name__}: {error}"
+            lines.append(Line(name, "FAIL", text, "reelpool doctor -v shows where"))
+    return lines
+
+
+def _core() -> Any:
+    return importlib.import_module("reelpool._core")
+
+
+def _gib(count: float) -> str:
+    return f"{count / 2**30:.1f} GiB"
+
+
+def _host() -> Findings:
+    from .. import env
+
+    cpus, memory = env.granted_cpus(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    granted = getattr(env, "granted_memory", lambda: memory)()
+    yield "ok", f"{platform.machine()}, {_cpu_model()}", None
+    yield "ok", f"{cpus} of {os.cpu_count()} CPUs granted, {_gib(granted)} of memory", None
+    if granted < 2 << 30:
+        yield "WARN", "less than 2 GiB of memory", "use a smaller memory_budget= and batch_size="
+    shm = shutil.disk_usage("/dev/shm").total if os.path.isdir("/dev/shm") else 0
+    if shm < 1 << 30:
+        yield ("WARN", f"/dev/shm holds {_gib(shm)}: DataLoader workers may fail with a bus error",
+               "docker run --shm-size=8g; or use Loader, which needs no workers")  # fmt: skip
+    else:
+        yield "ok", f"/dev/shm holds {_gib(shm)}", None
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < 1024:
+        yield "WARN", f"only {soft} open files allowed", f"ulimit -n {min(4096, hard)}"
+    else:
+        yield "ok", f"{soft} open files allowed", None
+
+
+def _cpu_model() -> str:
+    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as stream:
+        for line in stream:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or "CPU model unknown"
+
+
+def _native() -> Findings:
+    try:
+        core = _core()
+    except ImportError as error:
+        fix = "pip install --force-reinstall --no-binary reelpool reelpool"
+        if not list(Path(__file__).resolve().parent.parent.glob("_core*.so")):
+            fix = "pip install -e .  (needs a C compiler, pkg-config and FFmpeg's headers)"
+        yield "FAIL", f"reelpool._core does not load: {error}", fix
+        return
+    found = core.describe()
+    yield "ok", f"_core loads, CPU tier {found.get('cpu_tier', 'unknown')}", None
+    for key, value in found.items():
+        if key not in ("cpu_tier", "supports"):
+            yield "ok", f"{key} {_flat(value)}", None
+
+
+def _flat(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {v}" for k, v in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value))
+    return str(value)
+
+
+def _decode() -> Findings:
+    """Decode the embedded clip of each codec and compare every frame's checksum."""
+    import numpy as np
+
+    record = json.loads((DEMO / "frames.json").read_text())
+    try:
+        from reelpool import decode_video_frames
+
+        supports = _core().describe().get("supports", {})
+    except ImportError as error:
+        yield "FAIL", f"no decoder: {error}", "see section native"
+        return
+    package = "install an FFmpeg that has this decoder (AV1: libdav1d), then reinstall reelpool"
+    for codec, digests in record["clips"].items():
+        times = [i / record["fps"] for i in range(len(digests))]
+        needed = codec in ("av1", "h264")
+        try:
+            frames = decode_video_frames(
+                str(DEMO / "clips" / f"{codec}.mp4"), times, 1e-4, return_uint8=True
+            )
+        except Exception as error:  # any failure of a codec is this line's result
+            absent = supports.get(codec) is False
+            text = f"{codec}: {'no decoder in this FFmpeg' if absent else error}"
+            yield "FAIL" if needed or not absent else "WARN", text, package
+            continue
+        pixels = [np.ascontiguousarray(np.asarray(f)).tobytes() for f in frames]
+        wrong = sum(hashlib.sha256(p).hexdigest() != d for p, d in zip(pixels, digests))
+        if wrong or len(pixels) != len(digests):
+            yield "FAIL", f"{codec}: {wrong} of {len(digests)} frames have wrong pixels", package
+        else:
+            yield "ok", f"{codec}: {len(digests)} frames decoded, checksums right", None
+
+
+def _number(version: str) -> tuple[int, ...]:
+    parts = []
+    for part in version.split("+")[0].split(".")[:3]:
+        digits = "".join(c for c in part if c.isdigit())
+        if not digits:
+            break
+        parts.append(int(digits))
+    return tuple(parts)
+
+
+def _python() -> Findings:
+    yield "ok", f"Python {platform.python_version()}, {sys.platform}", None
+    for name, (lowest, purpose) in PACKAGES.items():
+        try:
+            found = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            if purpose is None:
+                yield "FAIL", f"{name} is missing", f'pip install "{name}>={lowest}"'
+            else:
+                yield "ok", f"{name} is absent (only for {purpose})", None
+            continue
+        if _number(found) < _number(lowest):
+            yield (
+                "FAIL",
+                f"{name} {found} is older than {lowest}",
+                f'pip install "{name}>={lowest}"',
+            )
+        else:
+            yield "ok", f"{name} {found}", None
+
+
+def _caches() -> Findings:
+    from .. import env
+
+    for what, path in (("datasets", env.hf_lerobot_home()), ("hub cache", env.hf_hub_cache()),
+                       ("temporary files", Path(tempfile.gettempdir()))):  # fmt: skip
+        there = path
+        while not there.exists():
+            there = there.parent
+        free = shutil.disk_usage(there).free
+        if not os.access(there, os.W_OK):
+            yield "WARN", f"{what}: {path} is not writable", "set HF_HOME to a folder of yours"
+        elif free < 1 << 30:
+            yield (
+                "WARN",
+                f"{what}: {_gib(free)} free in {path}",
+                "free space, or move it by HF_HOME",
+            )
+        else:
+            yield "ok", f"{what}: {path}, {_gib(free)} free", None
+
+
+def _ranks() -> Findings:
+    from .. import distributed
+
+    rank, world, source = distributed.resolve()
+    yield "ok", f"rank {rank} of {world}, from {source}", None
+
+
+def _dataset(name: str | None, root: Path | None) -> Findings:
+    import reelpool
+
+    repo_id, local = console.place(name, root)
+    dataset = reelpool.LeRobotDataset(repo_id, root=local, return_uint8=True)
+    meta = dataset.meta
+    yield "ok", f"{repo_id}: {dataset.num_episodes} episodes, {len(dataset)} frames", None
+    supports = _core().describe().get("supports", {})
+    size = 0
+    for camera in meta.camera_keys:
+        feature = meta.features[camera]
+        shape = tuple(feature["shape"])
+        size += 64 * shape[0] * shape[1] * shape[2]
+        codec = (feature.get("info") or {}).get("video.codec")
+        if codec is not None and supports.get(codec) is False:
+            yield "FAIL", f"{camera}: no decoder for {codec}", "install an FFmpeg that has it"
+        else:
+            yield "ok", f"{camera}: {codec or feature['dtype']}, {shape[1]}x{shape[0]}", None
+    item = dataset[0]
+    yield "ok", f"first item decoded: {len(item)} keys", None
+    kept = 3 * size / 1e6
+    yield (
+        "ok",
+        f"a batch of 64 uint8 takes {size / 1e6:.0f} MB, Loader keeps 3: {kept:.0f} MB",
+        None,
+    )

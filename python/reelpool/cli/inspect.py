@@ -1,0 +1,221 @@
+"""`reelpool inspect DATASET`: what is in a dataset, in text and in one HTML page, from a real batch."""
+
+from __future__ import annotations
+
+import argparse
+import html
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import pictures
+from . import batch_pictures, console
+
+CURVES = ("observation.state", "action")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of `inspect`."""
+    console.dataset_options(parser, required=True)
+    add = parser.add_argument
+    add("--episode", type=int, default=0, help="the episode that is drawn (default: 0)")
+    add("--frames", type=int, default=8, help="pictures per camera (default: 8)")
+    add(
+        "--delta",
+        type=json.loads,
+        metavar="JSON",
+        help='delta_timestamps of the batch, {"action": [0, 0.1]} (default: 8 steps 0.5 s apart)',
+    )
+    add("--png", type=Path, metavar="FILE", help="write a contact sheet of a real batch")
+    add("--out_dir", type=Path, default=Path("."), help="for inspect.html (default: here)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the facts, write the page and the contact sheet."""
+    import reelpool
+
+    name, root = console.place(args.dataset, args.root)
+    plain = reelpool.LeRobotDataset(name, root=root, revision=args.revision, return_uint8=True)
+    if not 0 <= args.episode < plain.meta.total_episodes:
+        raise console.Unusable(
+            f"--episode {args.episode}: {name} has episodes 0..{plain.meta.total_episodes - 1}"
+        )
+    cameras = camera_facts(plain)
+    document = {
+        "dataset": name,
+        "version": str(plain.meta.info["codebase_version"]),
+        "episodes": plain.meta.total_episodes,
+        "frames": plain.meta.total_frames,
+        "fps": plain.meta.fps,
+        "seconds": round(plain.meta.total_frames / plain.meta.fps, 1),
+        "robot_type": plain.meta.robot_type,
+        "features": {
+            k: {"dtype": f["dtype"], "shape": list(f["shape"])}
+            for k, f in plain.meta.features.items()
+        },  # fmt: skip
+        "cameras": cameras,
+    }
+    args.out_dir.mkdir(parents=True, exist_ok=True)
+    page = args.out_dir / "inspect.html"
+    page.write_text(_page(args, name, root, plain, document))
+    document["files"] = [str(page)]
+    if args.png:
+        dataset, batch = batch_pictures.real_batch(name, root, args.frames)
+        args.png.parent.mkdir(parents=True, exist_ok=True)
+        batch_pictures.sheet(name, dataset, batch).save(args.png)
+        document["files"].append(str(args.png))
+    console.show(args, _text(document), document)
+    return console.OK
+
+
+def video_info(path: Path) -> dict[str, Any]:
+    """What the index of an MP4 file says: codec, width, height, samples, keys, bytes, times (s, sorted)."""
+    core = importlib.import_module("reelpool._core")
+    found = core.video_info(str(path))
+    found["keys"], found["bytes"] = found.pop("keys_and_bytes")
+    found["times"] = np.frombuffer(found["times"], np.float64)
+    return found
+
+
+def camera_facts(dataset: Any) -> dict[str, dict]:
+    """Per camera: codec, size, GOP and bytes per frame, over at most 8 of its video files."""
+    meta, out = dataset.meta, {}
+    for camera in meta.camera_keys:
+        feature = meta.features[camera]
+        height, width = feature["shape"][:2]
+        entry: dict[str, Any] = {"width": width, "height": height, "codec": feature["dtype"]}
+        if feature["dtype"] == "video":
+            paths = {meta.root / meta.get_video_file_path(e, camera)
+                     for e in range(meta.total_episodes)}  # fmt: skip
+            facts = [video_info(p) for p in sorted(paths)[:8]]
+            samples = sum(f["samples"] for f in facts)
+            entry |= {
+                "codec": facts[0]["codec"],
+                "gop": round(samples / max(1, sum(f["keys"] for f in facts)), 1),
+                "bytes_per_frame": round(sum(f["bytes"] for f in facts) / max(1, samples)),
+                "files": len(paths),
+            }
+        out[camera] = entry
+    return out
+
+
+def _text(document: dict) -> str:
+    rows = [
+        [name, c["codec"], f"{c['width']}x{c['height']}", str(c.get("gop", "-")),
+         str(c.get("bytes_per_frame", "-")), str(c.get("files", "-"))]
+        for name, c in document["cameras"].items()
+    ]  # fmt: skip
+    lines = [
+        f"{document['dataset']} ({document['version']}): {document['episodes']} episodes, "
+        f"{document['frames']} frames, {document['seconds']} s at {document['fps']} fps, "
+        f"robot {document['robot_type']}",
+        "",
+        console.columns(["camera", "codec", "size", "GOP", "bytes/frame", "files"], rows, 3),
+        "",
+        console.columns(["feature", "dtype", "shape"],
+                        [[k, f["dtype"], str(tuple(f["shape"]))]
+                         for k, f in document["features"].items()], 3),
+        "",
+        "written: " + ", ".join(document["files"]),
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _page(args: Any, name: str, root: Path | None, plain: Any, document: dict) -> str:
+    from ..bench import report
+
+    meta, episode = plain.meta, args.episode
+    row = meta.episodes[episode]
+    first, last = int(row["dataset_from_index"]), int(row["dataset_to_index"])
+    chosen = np.unique(np.linspace(first, last - 1, min(args.frames, last - first)).round())
+    items = [plain[int(i)] for i in chosen]
+    cells = [[c, *[f'<img alt="" src="{pictures.png_data_uri(i[c], 220)}">' for i in items]]
+             for c in meta.camera_keys]  # fmt: skip
+    head = ["", *[f"frame {int(i['frame_index'])}, {float(i['timestamp']):.2f} s" for i in items]]
+    body = [f"<h2>Episode {episode}: {html.escape(items[0]['task'])}</h2>",
+            report.card(_raw_table(head, cells))]  # fmt: skip
+    times, columns = _curves(plain, first, last)
+    for key, values in columns.items():
+        names = meta.names.get(key) or []
+        if isinstance(names, dict):
+            names = [n for group in names.values() for n in group]
+        lines = [(str(names[j]) if j < len(names) else str(j), list(zip(times, values[:, j])))
+                 for j in range(values.shape[1])]  # fmt: skip
+        body.append(report.card(pictures.svg_lines(
+            key, "seconds in the episode", "as recorded", lines, zero=False)))  # fmt: skip
+    body += _window(args, name, root, plain, first, last)
+    body += _times(plain, first, last, episode)
+    facts = [[k, str(v)] for k, v in document.items() if k not in ("features", "cameras", "files")]
+    body += ["<h2>Dataset</h2>", report.card(report.table(["", ""], facts, "facts"))]
+    rows = [[k, *[str(c.get(f, "-")) for f in ("codec", "width", "height", "gop", "bytes_per_frame")]]
+            for k, c in document["cameras"].items()]  # fmt: skip
+    head = ["camera", "codec", "width", "height", "GOP frames", "bytes/frame"]
+    body.append(report.card(report.table(head, rows)))
+    subtitle = f"{document['episodes']} episodes, {document['frames']} frames at {meta.fps} fps"
+    return report.page(f"reelpool inspect: {name}", subtitle, body)
+
+
+def _raw_table(head: list[str], rows: list[list[str]]) -> str:
+    top = "".join(f"<th>{html.escape(h)}</th>" for h in head)
+    body = "".join("<tr>" + "".join(f"<td>{c}</td>" for c in row) + "</tr>" for row in rows)
+    return f"<table><tr>{top}</tr>{body}</table>"
+
+
+def _curves(plain: Any, first: int, last: int) -> tuple[list[float], dict[str, np.ndarray]]:
+    keys = [k for k in CURVES if k in plain.meta.features]
+    rows = [plain.get_raw_item(i) for i in range(first, last)]
+    times = [float(r["timestamp"]) for r in rows]
+    return times, {k: np.stack([np.asarray(r[k]).reshape(-1) for r in rows]) for k in keys}
+
+
+def _window(
+    args: Any, name: str, root: Path | None, plain: Any, first: int, last: int
+) -> list[str]:
+    """is_pad of a window over the episode, from items of a dataset with deltas."""
+    import reelpool
+
+    from ..bench import report
+
+    fps = plain.meta.fps
+    deltas = args.delta
+    if deltas is None:
+        step = max(1, round(fps / 2))
+        keys = [k for k in ("action",) if k in plain.meta.features] + plain.meta.camera_keys[:1]
+        deltas = {k: [s * step / fps for s in range(-4, 4)] for k in keys}
+    if not deltas:
+        return []
+    dataset = reelpool.LeRobotDataset(name, root=root, delta_timestamps=deltas, return_uint8=True)
+    chosen = np.unique(np.linspace(first, last - 1, min(6, last - first)).round()).astype(int)
+    body = ["<h2>Windows</h2><p class='faint'>Filled: outside the episode, so the edge frame is "
+            "repeated and is_pad is true.</p>"]  # fmt: skip
+    items = {int(i): dataset[int(i)] for i in chosen}
+    for key, offsets in deltas.items():
+        rows = [(f"frame {i - first}", [bool(x) for x in np.asarray(item[f"{key}_is_pad"])])
+                for i, item in items.items()]  # fmt: skip
+        offsets_text = ", ".join(f"{o:g}" for o in offsets[:12])
+        body.append(report.card(pictures.svg_stripes(
+            f"{key}_is_pad", f"step of the window; offsets in seconds: {offsets_text}", rows)))  # fmt: skip
+    return body
+
+
+def _times(plain: Any, first: int, last: int, episode: int) -> list[str]:
+    """Wanted time of each frame against the time stored in the video file: what tolerance_s is held against."""
+    from ..bench import report
+
+    meta, lines = plain.meta, []
+    wanted = [float(plain.get_raw_item(i)["timestamp"]) for i in range(first, last)]
+    for camera in meta.video_keys:
+        start = float(meta.episodes[episode][f"videos/{camera}/from_timestamp"])
+        stored = video_info(meta.root / meta.get_video_file_path(episode, camera))["times"]
+        near = np.abs(stored[None, :] - (np.array(wanted) + start)[:, None]).min(1)
+        lines.append((camera, [(i, float(d) * 1e3) for i, d in enumerate(near)]))
+    if not lines:
+        return []
+    worst = max(d for _, points in lines for _, d in points)
+    return ["<h2>Timestamps</h2>", report.card(pictures.svg_lines(
+        f"Distance of each frame's time to the nearest stored one: at most {worst:.3g} ms, "
+        f"{plain.tolerance_s * 1e3:g} ms allowed",
+        "frame of the episode", "ms", lines, height=220))]  # fmt: skip

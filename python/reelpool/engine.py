@@ -1,0 +1,306 @@
+"""From a dataset's metadata and table to the C engine, and from its batches to dicts.
+
+`Layout` says what an item holds and where it comes from; `EngineHandle` owns one `_core.Engine` per
+process, made at first use: construction, pickling and forking start nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import env
+from .depth import depth_table
+from .errors import FormatError, MissingExtraError, NotFoundError, make_error
+
+if TYPE_CHECKING:
+    from .metadata import LeRobotDatasetMetadata
+    from .tables import Table
+
+U8, F32, U16 = 0, 1, 2  # enum rp_pixel_type
+_KIND = {np.dtype(np.float32): "f", np.dtype(np.int64): "q", np.dtype(bool): "?"}
+
+FRAME_CACHE_BYTES = 16 << 20
+INDEX_BYTES = 64 << 20
+DECODERS_PER_THREAD = 8
+TIMEOUT_S = 120.0
+
+
+def load_core() -> Any:
+    """The extension module, with the CPU tier of REELPOOL_CPU. ImportError says what to do."""
+    try:
+        from . import _core
+    except ImportError as error:
+        raise ImportError(
+            f"reelpool's extension module does not load: {error}\n"
+            "  Run: pip install --force-reinstall --no-binary reelpool reelpool"
+        ) from error
+    tier = env.cpu_tier()
+    if tier is not None:
+        _core.limit_cpu(tier)
+    return _core
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One key of an item: `source` says what serves it, `at` which field of the batch it is."""
+
+    key: str
+    source: str  # "field", "image", "cells", "task"
+    at: int = -1
+    deltas: tuple[int, ...] | None = None
+
+
+def picture_size(feature: dict, key: str) -> tuple[int, int]:
+    """(height, width) that info.json declares for a video feature. FormatError if it does not."""
+    shape = tuple(feature["shape"])
+    names = feature.get("names") or ()
+    if len(shape) == 3:
+        if isinstance(names, (list, tuple)) and names and str(names[0]).startswith("channel"):
+            return int(shape[1]), int(shape[2])
+        if shape[2] in (1, 3, 4):
+            return int(shape[0]), int(shape[1])
+        if shape[0] in (1, 3, 4):
+            return int(shape[1]), int(shape[2])
+    what = f"features[{key!r}]: shape {shape} is no picture's"
+    raise make_error(FormatError, what, file="meta/info.json", camera=key)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What a dataset's user chose about its items."""
+
+    cameras: tuple[str, ...]  # video cameras to deliver
+    return_uint8: bool
+    depth_unit: str
+    resize: dict[str, tuple[int, int]]
+    tolerance_s: float
+    deltas: dict[str, tuple[int, ...]]  # rows, by key, in the order given
+    skipped: frozenset[str]  # image-dtype cameras not to deliver
+
+
+class Layout:
+    """Keys of an item in order, and the engine arguments that serve them."""
+
+    def __init__(self, meta: LeRobotDatasetMetadata, table: Table, options: Options) -> None:
+        self.meta, self.table, self.options = meta, table, options
+        self.entries: list[Entry] = []
+        self.cameras: list[tuple] = []
+        self.columns: list[tuple] = []
+        self.pads: list[np.ndarray] = []
+        self.fields: list[tuple[str, tuple[int, ...]]] = []
+        self.paths: list[bytes] = []
+        self._now = np.zeros(1, np.int64)
+        self._add_cameras()
+        self._add_columns()
+        for key in options.deltas:
+            self._field(f"{key}_is_pad", "?", (len(options.deltas[key]),))
+            self.pads.append(np.array(options.deltas[key], np.int64))
+        self.entries.append(Entry("task", "task"))
+
+    def _field(self, key: str, kind: str, shape: tuple[int, ...]) -> None:
+        self.entries.append(Entry(key, "field", len(self.fields)))
+        self.fields.append((kind, shape))
+
+    def _add_cameras(self) -> None:
+        meta, options = self.meta, self.options
+        columns, chosen = meta._columns, self.table.episodes
+        used: dict[int, int] = {}
+        for key in options.cameras:
+            depth = key in meta.depth_keys
+            declared = picture_size(meta.features[key], key)
+            size = options.resize.get(key, declared)
+            deltas = options.deltas.get(key)
+            window = self._now if deltas is None else np.array(deltas, np.int64)
+            video = columns.video[key]
+            for file_id in np.unique(video.file_id[chosen]).tolist():
+                used.setdefault(file_id, len(used))
+            numbers = np.array([used[i] for i in video.file_id[chosen].tolist()], np.int32)
+            kind, channels = ("f", 1) if depth else ("B" if options.return_uint8 else "f", 3)
+            table = None
+            if depth:
+                info = meta.features[key].get("info")
+                table = depth_table(info, options.depth_unit, key)
+            self.cameras.append(
+                (key, *size, channels, U8 if kind == "B" else F32, window, numbers,
+                 np.ascontiguousarray(video.from_timestamp[chosen], np.float64), table,
+                 key in options.resize)
+            )  # fmt: skip
+            shape = (channels, *size)
+            self._field(key, kind, shape if len(window) == 1 else (len(window), *shape))
+        self.paths = [self._path(columns.video_files[i]) for i in used]
+
+    def _path(self, rel: str) -> bytes:
+        try:
+            return os.fsencode(self.meta._files.resolve(rel))
+        except NotFoundError:
+            return os.fsencode(self.meta.root / rel)  # reported at the sample that needs it
+
+    def _add_columns(self) -> None:
+        table, options = self.table, self.options
+        for key in table.keys:
+            deltas = options.deltas.get(key)
+            if key in table.columns:
+                array = table.columns[key]
+                window = self._now if deltas is None else np.array(deltas, np.int64)
+                shape = array.shape[1:]
+                self._field(
+                    key, _KIND[array.dtype], shape if deltas is None else (len(deltas), *shape)
+                )
+                width = array.itemsize * int(np.prod(shape, dtype=np.int64))
+                self.columns.append((array.view(np.uint8) if array.dtype == bool else array,
+                                     width, window))  # fmt: skip
+            elif table.cells[key].dtype == "image":
+                if key not in options.skipped:
+                    self.entries.append(Entry(key, "image", deltas=deltas))
+            else:
+                self.entries.append(Entry(key, "cells"))
+
+    def engine_arguments(self) -> tuple:
+        """The part of Engine's arguments that describes the data."""
+        table = self.table
+        first = np.append(table.starts, table.num_rows).astype(np.int64)
+        # Fields are numbered cameras, columns, pads, as the engine lays them out.
+        return (
+            self.paths, first, np.ascontiguousarray(table.episodes, np.int64),
+            np.ascontiguousarray(table.index), np.ascontiguousarray(table.timestamp),
+            float(self.options.tolerance_s), self.cameras, self.columns, self.pads, self.fields,
+        )  # fmt: skip
+
+
+class EngineHandle:
+    """One `_core.Engine` per process and use, made when first asked for."""
+
+    def __init__(
+        self, layout: Layout, *, num_threads: int, prefetch_batches: int = 0, shared: bool = False,
+        keep_bytes: int = 256 << 20,
+    ) -> None:  # fmt: skip
+        core = load_core()
+        self.layout = layout
+        self.pid = os.getpid()
+        self.engine = core.Engine(
+            *layout.engine_arguments(), num_threads, prefetch_batches, shared, keep_bytes,
+            FRAME_CACHE_BYTES, INDEX_BYTES, DECODERS_PER_THREAD,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Stop the threads. In a forked child: let go of the parent's engine."""
+        self.engine.close()
+
+
+class BatchData:
+    """A finished batch: NumPy arrays over the engine's memory, and what Python adds.
+
+    Item protocol of `collate`: `len()`, `tensors()`. Lists (task, strings, language) hold one
+    element per sample.
+    """
+
+    def __init__(self, layout: Layout, batch: Any, use_torch: bool, lendable: bool = False) -> None:
+        self.core_batch = batch
+        self.lendable = lendable
+        self.rows: np.ndarray = batch.rows
+        self.layout = layout
+        self._values = self._assemble(batch.arrays(), use_torch)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def tensors(self) -> dict[str, Any]:
+        """Key -> tensor or array (B, ...), or list of B, in the items' key order."""
+        return self._values
+
+    def hand_over(self, values: dict[str, Any]) -> dict[str, Any]:
+        """`values` as a DataLoader's collation returns them: lent, not copied, out of a worker."""
+        if not self.lendable:
+            return values
+        from .torch_bridge import LentBatch
+
+        return LentBatch(values, self)
+
+    def _assemble(self, arrays: list[np.ndarray], use_torch: bool) -> dict[str, Any]:
+        if use_torch:
+            from .torch_bridge import from_numpy
+        values: dict[str, Any] = {}
+        for entry in self.layout.entries:
+            if entry.source == "field":
+                value: Any = arrays[entry.at]
+            elif entry.source == "image":
+                value = self._images(entry)
+            else:
+                value = self._cells(entry)
+            if use_torch and not isinstance(value, list):
+                value = from_numpy(value)
+            values[entry.key] = value
+        return values
+
+    def _cells(self, entry: Entry) -> list:
+        if entry.source == "task":
+            names = self.layout.meta._task_names
+            numbers = self.layout.table.task_index[self.rows].tolist()
+            try:
+                return [names[n] for n in numbers]
+            except KeyError as error:
+                what = f"meta/tasks has no task_index {error.args[0]}, which data rows name"
+                raise make_error(
+                    FormatError, what, dataset=self.layout.meta.repo_id, file="meta/tasks.parquet"
+                ) from None
+        column = self.layout.table.cells[entry.key]
+        return [column.cell(row) for row in self.rows.tolist()]
+
+    def _images(self, entry: Entry) -> np.ndarray | list:
+        pictures = [
+            np.stack([self._image(entry.key, row) for row in self.window_rows(row, entry.deltas)])
+            if entry.deltas is not None
+            else self._image(entry.key, row)
+            for row in self.rows.tolist()
+        ]
+        if len({picture.shape for picture in pictures}) > 1:
+            sizes = sorted({picture.shape for picture in pictures})
+            what = f"camera {entry.key}: pictures of different shapes in a batch: {sizes}"
+            raise make_error(FormatError, what, camera=entry.key)
+        return np.stack(pictures)
+
+    def window_rows(self, row: int, deltas: Sequence[int]) -> list[int]:
+        """Table rows of a window around `row`, clamped to its episode."""
+        table = self.layout.table
+        run = int(np.searchsorted(table.starts, row, side="right")) - 1
+        first, last = int(table.starts[run]), int(table.starts[run] + table.lengths[run]) - 1
+        return [min(max(row + delta, first), last) for delta in deltas]
+
+    def _image(self, key: str, row: int) -> np.ndarray:
+        from .image_cells import decode_image_cell
+
+        table, meta = self.layout.table, self.layout.meta
+        picture = decode_image_cell(
+            table.cells[key].cell(row),
+            meta._files,
+            camera=key,
+            episode=int(table.episode_index[row]),
+            frame=int(table.frame_index[row]),
+        )
+        if key in meta.depth_keys:
+            stored = meta._stored_depth_unit(key)
+            unit = self.layout.options.depth_unit
+            if stored is not None and stored != unit:
+                picture = picture.astype(np.float32)
+                picture = picture * np.float32(1000) if stored == "m" else picture / np.float32(1000)
+        return picture
+
+
+def torch_wanted(output: str | None) -> bool:
+    """Whether batches hold torch tensors: "torch", "numpy", or None for torch if importable."""
+    if output not in (None, "torch", "numpy"):
+        raise ValueError(f"output must be 'torch', 'numpy' or None, not {output!r}")
+    if output == "numpy":
+        return False
+    from importlib.util import find_spec
+
+    if find_spec("torch") is not None:
+        return True
+    if output == "torch":
+        raise MissingExtraError("output='torch' needs torch. Run: pip install 'reelpool[torch]'")
+    return False

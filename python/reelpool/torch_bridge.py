@@ -1,0 +1,130 @@
+"""The border to torch: tensors over our memory, DataLoader workers, batches lent between processes.
+
+A DataLoader worker decodes into shared memory. What its collation returns is a `LentBatch`: when it
+is pickled for the parent, the memory itself is lent, not copied; the parent maps each block once
+and gives it back when the last tensor of the batch is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["LentBatch", "from_numpy", "in_worker", "seeded"]
+
+_maps: dict[tuple[int, int, int], Any] = {}  # (pid, start time, block id) -> BlockMap
+_maps_lock = threading.Lock()
+
+
+def from_numpy(array: np.ndarray) -> torch.Tensor:
+    """A tensor over the same memory; uint16 and other rare dtypes as torch has them."""
+    return torch.from_numpy(array)
+
+
+def in_worker() -> bool:
+    """Whether this process is a DataLoader worker."""
+    return torch.utils.data.get_worker_info() is not None
+
+
+def _start_time(pid: int) -> int:
+    """When a process began, in ticks since boot; 0 if there is none: pids are used again."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stream:
+            return int(stream.read().rpartition(b")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+class LentBatch(dict):
+    """A worker's batch. Unchanged tensors travel as memory of the worker, all else by pickle."""
+
+    def __init__(self, values: dict[str, Any], data: Any = None) -> None:
+        super().__init__(values)
+        self._data = data  # BatchData
+
+    def __reduce_ex__(self, protocol: Any) -> tuple:
+        lent = self._lend()
+        if lent is None:
+            return dict, (dict(self),)
+        return lent
+
+    def _lend(self) -> tuple | None:
+        data = self._data
+        if data is None:
+            return None
+        layout, batch = data.layout, data.core_batch
+        own = data.tensors()
+        fields = {e.key: e.at for e in layout.entries if e.source == "field"}
+        refs = {key: fields[key] for key in self if key in fields and self[key] is own.get(key)}
+        if not refs:
+            return None
+        try:
+            fd, block, size, samples, offsets = batch.lend()
+        except RuntimeError:
+            return None  # lent before: this is a second pickle of the same batch
+        rest = {key: value for key, value in self.items() if key not in refs}
+        pid = os.getpid()
+        sender = (pid, _start_time(pid), block)
+        handle = None
+        if sender not in _sent:
+            from multiprocessing.reduction import DupFd
+
+            handle = DupFd(fd)
+            _sent.add(sender)
+        return _receive, (sender, handle, size, samples, layout.fields, offsets, list(self), refs,
+                          rest)  # fmt: skip
+
+
+_sent: set[tuple[int, int, int]] = set()  # blocks whose descriptor went out
+
+
+def _receive(
+    sender: tuple[int, int, int], handle: Any, size: int, samples: int, fields: list,
+    offsets: tuple, keys: list[str], refs: dict[str, int], rest: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """In the parent: tensors over the lent block."""
+    from .engine import load_core
+
+    with _maps_lock:
+        block = _maps.get(sender)
+        if handle is not None:
+            _forget_dead_workers()
+            fd = handle.detach()
+            try:
+                block = _maps[sender] = load_core().BlockMap(fd, size)
+            finally:
+                os.close(fd)
+    if block is None:
+        raise RuntimeError("a batch arrived whose shared memory was never announced")
+    arrays = block.lease(fields, offsets, samples)
+    return {key: torch.from_numpy(arrays[refs[key]]) if key in refs else rest[key] for key in keys}
+
+
+def _forget_dead_workers() -> None:
+    """Unmap blocks whose worker is gone and whose batches are gone too."""
+    for key in [k for k in _maps if _start_time(k[0]) != k[1] and _maps[k].leases == 0]:
+        del _maps[key]
+
+
+class seeded:
+    """Context: torch's CPU generator seeded with `seed`, restored at the end."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed % 2**64
+
+    def __enter__(self) -> None:
+        self.state = torch.random.get_rng_state()
+        torch.random.default_generator.manual_seed(self.seed - 2**63)
+
+    def __exit__(self, *exc: Any) -> None:
+        torch.random.set_rng_state(self.state)
+
+
+
+def stack(values: list[torch.Tensor]) -> torch.Tensor:
+    """`torch.stack` along a new first dimension."""
+    return torch.stack(values)

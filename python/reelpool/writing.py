@@ -1,0 +1,103 @@
+"""Write mode: recording is LeRobot's work. The object stays ours and reads with our engine after
+`finalize()`."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from typing import Any
+
+from .errors import MissingExtraError
+
+
+def _lerobot_class() -> Any:
+    try:
+        module = importlib.import_module("lerobot.datasets.lerobot_dataset")
+    except ImportError as error:
+        raise MissingExtraError(
+            "recording is done by LeRobot, which is not installed. "
+            "Run: pip install 'reelpool[lerobot]'"
+        ) from error
+    original = getattr(module, "_reelpool_original_LeRobotDataset", None)
+    return original if original is not None else module.LeRobotDataset
+
+
+class WriteMode:
+    """The recording half of LeRobot's dataset class, delegated to LeRobot."""
+
+    _recorder: Any = None
+
+    @staticmethod
+    def _check_write_arguments(batch_encoding_size: int, streaming_encoding: bool) -> None:
+        if batch_encoding_size != 1 or streaming_encoding:
+            warnings.warn(
+                "batch_encoding_size and streaming_encoding belong to create() and resume()",
+                DeprecationWarning,
+                stacklevel=3,
+            )
+
+    @classmethod
+    def _recording(cls, recorder: Any) -> Any:
+        dataset = cls.__new__(cls)
+        dataset._recorder = recorder
+        dataset.repo_id, dataset.root = recorder.repo_id, recorder.root
+        dataset.meta = recorder.meta
+        return dataset
+
+    @classmethod
+    def create(cls, *args: Any, **kwargs: Any) -> Any:
+        """A new dataset to record into: LeRobot's arguments. MissingExtraError without LeRobot."""
+        return cls._recording(_lerobot_class().create(*args, **kwargs))
+
+    @classmethod
+    def resume(cls, *args: Any, **kwargs: Any) -> Any:
+        """A dataset to record on: LeRobot's arguments. MissingExtraError without LeRobot."""
+        return cls._recording(_lerobot_class().resume(*args, **kwargs))
+
+    @property
+    def writer(self) -> Any:
+        """LeRobot's writer while recording, else None."""
+        return None if self._recorder is None else self._recorder.writer
+
+    def _writer_call(self, name: str) -> Any:
+        if self._recorder is None:
+            raise RuntimeError(
+                f"{name}() needs a dataset opened for recording: use LeRobotDataset.create() or "
+                "LeRobotDataset.resume()"
+            )
+        return getattr(self._recorder, name)
+
+    def _require_readable(self) -> None:
+        if self._recorder is not None:
+            raise RuntimeError("this dataset is being recorded: call finalize() before reading")
+
+    def add_frame(self, frame: dict) -> None:
+        """Add a frame to the episode being recorded."""
+        self._writer_call("add_frame")(frame)
+
+    def save_episode(self, *args: Any, **kwargs: Any) -> None:
+        """Write the episode being recorded."""
+        self._writer_call("save_episode")(*args, **kwargs)
+
+    def clear_episode_buffer(self, *args: Any, **kwargs: Any) -> None:
+        """Forget the episode being recorded."""
+        self._writer_call("clear_episode_buffer")(*args, **kwargs)
+
+    def has_pending_frames(self) -> bool:
+        """Whether frames wait to be saved."""
+        return self._recorder is not None and self._recorder.has_pending_frames()
+
+    def finalize(self) -> None:
+        """End recording; from now on the dataset can be read. Without effect otherwise."""
+        if self._recorder is None:
+            return
+        self._recorder.finalize()
+        self.__dict__.pop("_recorder")
+        self.__init__(self.repo_id, root=self.root)  # type: ignore[misc]
+
+    def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
+        """Upload with LeRobot's own code."""
+        recorder = self._recorder
+        if recorder is None:
+            recorder = _lerobot_class()(self.repo_id, root=self.root)
+        return recorder.push_to_hub(*args, **kwargs)
