@@ -39,7 +39,7 @@ def train(command, out, steps, workers):
             "--policy.n_vae_encoder_layers=1",
             "--policy.latent_dim=8",
             f"--steps={steps}",
-            "--batch_size=2",
+            "--batch_size=1",
             f"--num_workers={workers}",
             "--log_freq=1",
             "--save_checkpoint=true",
@@ -52,7 +52,7 @@ def train(command, out, steps, workers):
         text=True,
         # The number of threads decides the order of float sums.
         env={**os.environ, "OMP_NUM_THREADS": "2", "HF_HUB_OFFLINE": "1"},
-        timeout=280,
+        timeout=1200,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     log = done.stdout + done.stderr
