@@ -317,6 +317,8 @@ RP_TEST(tables_that_disagree_are_refused)
     clip = simple_clip();
     clip.stsc[0][0] = 0;
     CHECK_REFUSED(clip, RP_E_FORMAT, "stsc row 0");
+    clip.stsc[0][0] = 2;
+    CHECK_REFUSED(clip, RP_E_FORMAT, "stsc row 0: chunks 2 to 2 of 2");
     clip = simple_clip();
     clip.stsc[0][2] = 2;
     CHECK_REFUSED(clip, RP_E_FORMAT, "sample description 2");

@@ -104,6 +104,8 @@ RP_TEST(two_pictures_of_one_time_are_refused)
     int64_t sample;
     CHECK_STATUS(find(index, 0.3, 1e-4, &sample, NULL), RP_E_TIMESTAMP, &err);
     CHECK_CONTAINS(err.what, "two pictures have the time 0.3 s (tick 300)");
+    CHECK_STATUS(find(index, 0.30005, 1e-4, &sample, NULL), RP_E_TIMESTAMP, &err);
+    CHECK_STATUS(find(index, 0.29995, 1e-4, &sample, NULL), RP_E_TIMESTAMP, &err);
     CHECK_OK(find(index, 0.4, 1e-4, &sample, NULL), &err);
     rp_index_free(&index);
     clip = simple_clip();

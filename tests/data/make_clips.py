@@ -1,7 +1,7 @@
-"""Makes the video clips of the tests with the ffmpeg command line: python make_clips.py OUT [NAME...]
+"""Makes the video clips of the tests with ffmpeg: python make_clips.py OUT [NAME...]
 
-Small (seconds long), deterministic for one FFmpeg build, never committed. CLIPS says what each is for;
-a clip that is newer than this file is kept. An encoder that this FFmpeg lacks is an error.
+Small (seconds long), deterministic for one FFmpeg build, never committed. CLIPS names what each is
+for; a clip that is newer than this file is kept. An encoder that this FFmpeg lacks is an error.
 """
 
 import subprocess
@@ -72,7 +72,7 @@ def run_ffmpeg(arguments, target):
     """Write `target` by way of a temporary name, so that a broken run leaves nothing behind."""
     part = target.with_name(target.stem + ".part" + target.suffix)
     command = ["ffmpeg", "-v", "error", "-nostdin", "-y", *arguments, *PLAIN.split(), str(part)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         part.unlink(missing_ok=True)
         raise RuntimeError(f"{' '.join(command)}\n{done.stderr}")

@@ -45,7 +45,7 @@ def dump_index(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def clips(tmp_path_factory):
-    """{name: path} of every clip; kept between runs in the folder REELPOOL_TEST_CLIPS if it is set."""
+    """{name: path} of every clip; kept between runs in folder REELPOOL_TEST_CLIPS if set."""
     out = os.environ.get("REELPOOL_TEST_CLIPS") or tmp_path_factory.mktemp("clips")
     return make_clips.make_clips(out)
 
@@ -129,7 +129,7 @@ def test_colour_tags_of_the_container(dump_index, clips):
 @pytest.mark.parametrize("name", ["h264_bframes_edit", "h264_late_start", "h264_vfr_no_b",
                                   "av1_svt_g30", "h264_cut_edit"])  # fmt: skip
 def test_any_edit_equals_ffprobe(dump_index, clips, name, tmp_path):
-    """Edits rewritten in place: starts between pictures, ends that round up, down and past the end."""
+    """Edits rewritten in place: starts between pictures, ends that round up, down, or lie behind."""
     whole = clips[name].read_bytes()
     at = whole.index(b"elst")
     (count,) = struct.unpack_from(">I", whole, at + 8)
