@@ -32,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb. Returns the exit status: 0 ok, 1 check failed, 2 usage, 3 unusable, 130 Ctrl-C."""
+    """Run one verb. The exit status: 0 ok, 1 check failed, 2 usage, 3 unusable, 130 Ctrl-C."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         args = parser().parse_args(words)

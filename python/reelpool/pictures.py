@@ -1,6 +1,6 @@
 """Pictures without a plotting library: SVG text for charts, Pillow for PNG and contact sheets.
 
-Every function returns a string or a Pillow image and touches no file. Sizes are pixels, times seconds.
+Every function returns a string or a Pillow image and touches no file. Sizes are pixels.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def svg_bars(
     marks: Sequence[tuple[str, float]] = (),
     width: int = 760,
 ) -> str:
-    """Horizontal bars (label, value, low, high, colour number) with whiskers, and dashed vertical marks."""
+    """Horizontal bars (label, value, low, high, colour) with whiskers, and dashed marks."""
     left = max(110.0, max(_width(b[0]) for b in bars) + 18)
     ticks = nice_ticks(max([b[3] for b in bars] + [m[1] for m in marks]) * 1.02)
     right, top, row = 90.0, 64.0 if marks else 46.0, 30.0
@@ -104,7 +104,8 @@ def svg_bars(
         parts.append(_text(x(max(high, value)) + 7, y + 14, number(value), weight=600))
     for label, value in marks:
         parts.append(
-            f'<path d="M{x(value):.1f} {top - 8}V{bottom:.1f}" stroke="{INK}" stroke-dasharray="5 4"/>'
+            f'<path d="M{x(value):.1f} {top - 8}V{bottom:.1f}" stroke="{INK}" '
+            'stroke-dasharray="5 4"/>'
         )
         half = _width(label) / 2
         at = min(max(x(value), left + half - 60), width - half - 6)
@@ -197,7 +198,7 @@ def svg_stripes(
 
 
 def to_rgb8(picture: np.ndarray) -> np.ndarray:
-    """(H, W, 3) uint8 of a (3, H, W) uint8 or [0, 1] float picture, or of a (1, H, W) depth map (min-max)."""
+    """(H, W, 3) uint8 of a (3, H, W) picture, uint8 or [0, 1], or of a (1, H, W) depth map."""
     picture = np.asarray(picture)
     if picture.ndim != 3 or picture.shape[0] not in (1, 3):
         raise ValueError(f"a picture is (3, H, W) or (1, H, W), not {picture.shape}")
@@ -227,7 +228,7 @@ def contact_sheet(
     rows: Sequence[tuple[str, Sequence[np.ndarray]]],
     cell_width: int = 240,
 ) -> Any:
-    """A Pillow image: one row of pictures per sample, a label on the left of each and one above each column."""
+    """A Pillow image: a row of pictures per sample, labels on the left and above."""
     from PIL import Image, ImageDraw, ImageFont
 
     def font(size: int) -> Any:

@@ -161,7 +161,9 @@ def _ffmpeg(args: list[str], stdin: bytes | None = None) -> bytes:
     command = ["ffmpeg", "-hide_banner", "-v", "error", "-nostdin", "-y", *args]
     if stdin is not None:
         command.remove("-nostdin")
-    return subprocess.run(command, input=stdin, check=True, stdout=subprocess.PIPE, env=QUIET).stdout
+    return subprocess.run(
+        command, input=stdin, check=True, stdout=subprocess.PIPE, env=QUIET
+    ).stdout
 
 
 def _encode(frames: list[np.ndarray], codec: str, path: Path) -> None:
@@ -310,7 +312,9 @@ def _write_meta(columns: list[dict], frames: dict, out: Path) -> None:
         ],
         "pandas_version": "2.2.0",
     }  # fmt: skip
-    _write(tasks.replace_schema_metadata({"pandas": json.dumps(pandas)}), out / "meta/tasks.parquet")
+    _write(
+        tasks.replace_schema_metadata({"pandas": json.dumps(pandas)}), out / "meta/tasks.parquet"
+    )
     stats = {
         name: _stats(np.concatenate([c[name] for c in columns]).reshape(starts[-1], -1), True)
         for name in columns[0]

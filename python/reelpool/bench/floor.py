@@ -1,8 +1,8 @@
 """The physical limit beside every result: how fast the bare decoder gives the same files' frames.
 
-`decode_floor` (benchmarks/decode_floor.c, libavcodec only, packets in memory) is built on demand in a source
-tree. Without a compiler or FFmpeg's headers, or from a wheel, our own decoder stands in, which converts to RGB
-too; the report says which one was used.
+`decode_floor` (benchmarks/decode_floor.c, libavcodec only, packets in memory) is built on demand in
+a source tree. Without a compiler or FFmpeg's headers, or from a wheel, our own decoder stands in,
+which converts to RGB too; the report says which one was used.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Floor:
         self.source = (
             "decode_floor: libavcodec alone, packets in memory, no conversion"
             if self.binary
-            else "reelpool's own decoder in file order, RGB conversion included (decode_floor needs "
+            else "reelpool's own decoder in file order, with RGB conversion (decode_floor needs "
             "a source tree, a C compiler and FFmpeg's headers)"
         )
 
@@ -71,7 +71,7 @@ class Floor:
         self._folder.cleanup()
 
     def measure(self, kind: str) -> float:
-        """Frames/s over all cameras; `kind` is "seq" or "random". One frame of each camera counts 1 each."""
+        """Frames/s over all cameras, in equal numbers; `kind` is "seq" or "random"."""
         rates = [self._one(kind, path) for path in self.files]
         return len(rates) / sum(1 / rate for rate in rates)
 

@@ -1,4 +1,4 @@
-"""From arrival times and memory samples to the figures of a benchmark; pure but for `watch_memory`."""
+"""From arrival times and memory samples to the figures of a benchmark, and the watch on memory."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class MemoryWatch:
         self._thread.join()
 
     def peaks(self, own_peak: int = 0) -> dict[str, float]:
-        """Peaks in GB; `own_peak` is the kernel's high-water mark of the first process, in bytes."""
+        """Peaks in GB; `own_peak` is the kernel's mark of the first process, in bytes."""
         rss = max([own_peak, *(s[1] for s in self.samples)])
         pss = max((s[2] for s in self.samples), default=0)
         return {"peak_rss_gb": round(rss / 1e9, 4), "peak_pss_gb": round(pss / 1e9, 4)}

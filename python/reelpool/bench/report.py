@@ -12,10 +12,12 @@ STYLE = """
 body{font:15px/1.5 system-ui,'DejaVu Sans',sans-serif;color:#1b2430;background:#f5f6f7;margin:0}
 main{max-width:1040px;margin:0 auto;padding:28px 20px 60px}
 h1{font-size:26px;margin:0 0 4px}h2{font-size:19px;margin:34px 0 10px}
-.card{background:#fff;border:1px solid #dfe3e8;border-radius:8px;padding:14px;margin:14px 0;overflow-x:auto}
+.card{overflow-x:auto;background:#fff;border:1px solid #dfe3e8;border-radius:8px;
+padding:14px;margin:14px 0}
 table{border-collapse:collapse;font-size:13px;width:100%}
 th,td{padding:5px 7px;text-align:right;border-bottom:1px solid #e8ebee;white-space:nowrap}
-th:first-child,td:first-child,.facts td{text-align:left}.facts td{white-space:normal}th{color:#5c6773;font-weight:600}
+th:first-child,td:first-child,.facts td{text-align:left}.facts td{white-space:normal}
+th{color:#5c6773;font-weight:600}
 small,.faint{color:#5c6773}svg{max-width:100%;height:auto;display:block}
 pre{background:#f0f2f4;padding:10px;border-radius:6px;overflow-x:auto;font-size:13px}
 img{max-width:100%;height:auto}
@@ -104,20 +106,25 @@ def build(
     body.append("<p class='faint'>" + "<br>".join(html.escape(n) for n in notes) + "</p>")
     body.append("<h2>Over time</h2>")
     names = {id(r): f"{r.case.label}, {r.case.what}" for r in done}
-    body.append(card(pictures.svg_lines(
-        "Throughput", "seconds after iter()", "samples/s", [(names[id(r)], r.rates) for r in done])))  # fmt: skip
-    body.append(card(pictures.svg_lines(
-        "Memory of the process tree (RSS)", "seconds after the process started", "MB",
-        [(names[id(r)], [(t, rss / 1e6) for t, rss, _ in r.memory if rss]) for r in done])))  # fmt: skip
+    rates = [(names[id(r)], r.rates) for r in done]
+    body.append(card(pictures.svg_lines("Throughput", "seconds after iter()", "samples/s", rates)))
+    memory = [(names[id(r)], [(t, rss / 1e6) for t, rss, _ in r.memory if rss]) for r in done]
+    title = "Memory of the process tree (RSS)"
+    axis = "seconds after the process started"
+    body.append(card(pictures.svg_lines(title, axis, "MB", memory)))
     body.append("<h2>Gaps between batches</h2>")
     percentiles = ("p50", "p95", "p99")
-    gaps = [[names[id(r)], *[with_range(r.figures, f"{p}_sample_latency_ms") for p in percentiles]]
-            for r in done]  # fmt: skip
-    body.append(card(table(["case", "p50 ms/sample", "p95 ms/sample", "p99 ms/sample"], gaps)))
+    gaps = [
+        [names[id(r)], *[with_range(r.figures, f"{p}_sample_latency_ms") for p in percentiles]]
+        for r in done
+    ]
+    body.append(card(table(["case", *[f"{p} ms/sample" for p in percentiles]], gaps)))
     body.append("<h2>Floor</h2>")
-    kinds = floors["frames_per_s"]
-    body.append(card(table(["floor", "frames/s, each measurement"],
-                [[k, ", ".join(pictures.number(v) for v in values)] for k, values in kinds.items()])))  # fmt: skip
+    measured = [
+        [kind, ", ".join(pictures.number(v) for v in values)]
+        for kind, values in floors["frames_per_s"].items()
+    ]
+    body.append(card(table(["floor", "frames/s, each measurement"], measured, "facts")))
     body.append("<h2>Environment</h2>")
     facts = [[k, str(v)] for k, v in env.items() if k != "command"]
     for result in done:

@@ -1,8 +1,8 @@
 """One benchmark case in a process of its own: `python runner.py CONFIG.json RESULT.json`.
 
-Run as a file by any interpreter that has the reader under test, so nothing of this package is imported unless
-the case is about it. It pulls batches, looks at none, and writes down when each arrived; the parent computes
-every figure, and watches memory from outside.
+Run as a file by any interpreter that has the reader under test, so nothing of this package is
+imported unless the case is about it. It pulls batches, looks at none, and writes down when each
+arrived; the parent computes every figure, and watches memory from outside.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def tree_cpu_s() -> float:
 
 
 def measure(epochs: Callable[[int], Batches], config: dict) -> dict:
-    """Pull batches until the window or the count is full; arrival times are seconds after iter()."""
+    """Pull batches until window or count is full; arrival times are seconds after iter()."""
     arrivals: list[float] = []
     sizes: list[int] = []
     episodes: list[int] = []

@@ -42,7 +42,7 @@ class Result:
 
 
 def run_case(case: Case, interval_s: float) -> tuple[dict, metrics.MemoryWatch]:
-    """Run one case in its own process group; (what the runner wrote, memory samples). Raises CaseFailed."""
+    """One case in its own process group: (what it wrote, its memory). Raises CaseFailed."""
     with tempfile.TemporaryDirectory(prefix="reelpool-bench-") as folder:
         config, out = Path(folder) / "config.json", Path(folder) / "result.json"
         config.write_text(json.dumps(case.config))

@@ -38,7 +38,7 @@ def label_of(batch: dict, row: int) -> str:
 
 
 def sheet(repo_id: str, dataset: Any, batch: dict) -> Any:
-    """A Pillow image: samples down, cameras across; of a window the step 0 or the last one is shown."""
+    """A Pillow image: samples down, cameras across; of a window its last step."""
     cameras = [c for c in dataset.meta.camera_keys if c in batch]
     rows = []
     for row in range(len(batch["index"])):

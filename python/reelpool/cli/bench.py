@@ -24,7 +24,7 @@ def _list(names: tuple[str, ...]) -> Any:
 
 
 def _minimum(text: str) -> tuple[str, float]:
-    name, equals, value = text.partition("=")
+    name, _, value = text.partition("=")
     try:
         return name.strip(), float(value)
     except ValueError:
@@ -91,7 +91,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="METRIC=VALUE",
         help="exit 1 if a reelpool case has less; may be repeated",
     )
-    add("--out_dir", type=Path, default=Path("bench_out"), help="JSON, CSV, HTML (default: bench_out)")  # fmt: skip
+    add("--out_dir", type=Path, default=Path("bench_out"), help="for the results")
 
 
 def _fill(args: argparse.Namespace, embedded: bool) -> None:

@@ -50,7 +50,7 @@ def dataset_options(parser: argparse.ArgumentParser, required: bool) -> None:
 
 
 def place(dataset: str | None, root: Path | None) -> tuple[str, Path | None]:
-    """(repo id, local root or None) of the options. Raises Unusable for a folder that is not there."""
+    """(repo id, local root or None) of the options. Raises Unusable for a missing folder."""
     if root is not None:
         if not root.is_dir():
             raise Unusable(f"--root {root}: no such folder")

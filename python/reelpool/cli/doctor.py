@@ -1,4 +1,4 @@
-"""`reelpool doctor`: what this machine gives and lacks; it reports a broken installation, never trips on it."""
+"""`reelpool doctor`: what this machine gives and lacks. It runs on a broken installation too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`reelpool inspect DATASET`: what is in a dataset, in text and in one HTML page, from a real batch."""
+"""`reelpool inspect DATASET`: what is in a dataset, in text and in one HTML page."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         "features": {
             k: {"dtype": f["dtype"], "shape": list(f["shape"])}
             for k, f in plain.meta.features.items()
-        },  # fmt: skip
+        },
         "cameras": cameras,
     }
     args.out_dir.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def video_info(path: Path) -> dict[str, Any]:
-    """What the index of an MP4 file says: codec, width, height, samples, keys, bytes, times (s, sorted)."""
+    """Index of an MP4 file: codec, width, height, samples, keys, bytes, times (s, sorted)."""
     core = importlib.import_module("reelpool._core")
     found = core.video_info(str(path))
     found["keys"], found["bytes"] = found.pop("keys_and_bytes")
@@ -150,7 +150,8 @@ def _page(args: Any, name: str, root: Path | None, plain: Any, document: dict) -
     body += _times(plain, first, last, episode)
     facts = [[k, str(v)] for k, v in document.items() if k not in ("features", "cameras", "files")]
     body += ["<h2>Dataset</h2>", report.card(report.table(["", ""], facts, "facts"))]
-    rows = [[k, *[str(c.get(f, "-")) for f in ("codec", "width", "height", "gop", "bytes_per_frame")]]
+    keys = ("codec", "width", "height", "gop", "bytes_per_frame")
+    rows = [[k, *[str(c.get(f, "-")) for f in keys]]
             for k, c in document["cameras"].items()]  # fmt: skip
     head = ["camera", "codec", "width", "height", "GOP frames", "bytes/frame"]
     body.append(report.card(report.table(head, rows)))
@@ -196,13 +197,13 @@ def _window(
         rows = [(f"frame {i - first}", [bool(x) for x in np.asarray(item[f"{key}_is_pad"])])
                 for i, item in items.items()]  # fmt: skip
         offsets_text = ", ".join(f"{o:g}" for o in offsets[:12])
-        body.append(report.card(pictures.svg_stripes(
-            f"{key}_is_pad", f"step of the window; offsets in seconds: {offsets_text}", rows)))  # fmt: skip
+        axis = f"step of the window; offsets in seconds: {offsets_text}"
+        body.append(report.card(pictures.svg_stripes(f"{key}_is_pad", axis, rows)))
     return body
 
 
 def _times(plain: Any, first: int, last: int, episode: int) -> list[str]:
-    """Wanted time of each frame against the time stored in the video file: what tolerance_s is held against."""
+    """Wanted time of each frame against the stored one: what tolerance_s is held against."""
     from ..bench import report
 
     meta, lines = plain.meta, []

@@ -1,0 +1,174 @@
+"""The command: exit statuses, streams, options; what `doctor` says of a broken installation."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from reelpool import __main__ as command
+from reelpool.cli import batch_pictures, console, doctor
+
+DEMO = Path(command.__file__).parent / "_demo/dataset"
+
+
+def run(*words: str, **keywords) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "reelpool", *words],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        **keywords,
+    )
+
+
+@pytest.mark.parametrize(
+    "word, wanted",
+    [
+        ("--num-workers", "--num_workers"),
+        ("--out-dir=a-b", "--out_dir=a-b"),
+        ("--", "--"),
+        ("-q", "-q"),
+        ("a-b", "a-b"),
+    ],
+)
+def test_dash_equals_underscore(word, wanted):
+    assert console.plain(word) == wanted
+
+
+def test_wrong_option_is_usage():
+    done = run("bench", "--no-such-option")
+    assert done.returncode == 2
+    assert "no_such_option" in done.stderr
+    assert done.stdout == ""
+
+
+def test_no_verb_is_usage():
+    assert run().returncode == 2
+
+
+@pytest.mark.parametrize("verb", sorted(command.VERBS))
+def test_help_of_every_verb(verb):
+    done = run(verb, "--help")
+    assert done.returncode == 0
+    for option in ("--json", "--quiet", "--verbose", "--out_dir"):
+        assert option in done.stdout
+
+
+def test_wrong_value_is_usage():
+    done = run("bench", "--impl", "reelpool,nonsense")
+    assert done.returncode == 2
+    assert "lerobot" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["bench", "inspect"])
+def test_missing_dataset_is_unusable_without_traceback(verb, tmp_path):
+    done = run(verb, str(tmp_path / "nothing"), "--out_dir", str(tmp_path))
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr
+    assert "no such folder" in done.stderr
+    assert done.stdout == ""
+
+
+def test_verbose_shows_the_traceback(tmp_path):
+    done = run("inspect", str(tmp_path / "nothing"), "-v")
+    assert done.returncode == 3
+    assert "Traceback" in done.stderr
+
+
+def test_interrupt(monkeypatch):
+    def stop(args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(doctor, "run", stop)
+    assert command.main(["doctor"]) == 130
+
+
+def test_an_unexpected_error_is_one_message(monkeypatch, capsys):
+    def trip(args):
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(doctor, "run", trip)
+    assert command.main(["doctor"]) == 3
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "ZeroDivisionError: by zero" in said.err
+    assert "-v" in said.err
+
+
+def test_doctor_is_well():
+    done = run("doctor", str(DEMO), "--json")
+    document = json.loads(done.stdout)
+    failed = [f for f in document["findings"] if f["status"] == "FAIL"]
+    assert not failed
+    assert document["ok"]
+    assert done.returncode == 0
+    sections = {f["section"] for f in document["findings"]}
+    assert sections == {"host", "native", "decode", "python", "caches", "ranks", "dataset"}
+    decoded = [f["text"] for f in document["findings"] if f["section"] == "decode"]
+    assert sum("checksums right" in text for text in decoded) == 5
+
+
+def test_doctor_reports_a_core_that_does_not_load(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "reelpool._core", None)  # import raises ImportError
+    assert command.main(["doctor"]) == 1
+    said = capsys.readouterr().out
+    assert "FAIL  reelpool._core does not load" in said
+    assert "Fix: pip install" in said
+
+
+def test_doctor_finds_wrong_pixels(monkeypatch, tmp_path):
+    """With one checksum altered, that codec and no other fails."""
+    record = json.loads((doctor.DEMO / "frames.json").read_text())
+    record["clips"]["h264"][0] = "0" * 64
+    (tmp_path / "frames.json").write_text(json.dumps(record))
+    (tmp_path / "clips").symlink_to(doctor.DEMO / "clips")
+    monkeypatch.setattr(doctor, "DEMO", tmp_path)
+    failed = [line.text for line in doctor.examine() if line.status == "FAIL"]
+    assert failed == ["h264: 1 of 8 frames have wrong pixels"]
+
+
+def test_doctor_finds_a_package_that_is_too_old(monkeypatch):
+    monkeypatch.setitem(doctor.PACKAGES, "numpy", ("99", None))
+    failed = [line for line in doctor.examine() if line.status == "FAIL"]
+    assert len(failed) == 1
+    assert failed[0].fix == 'pip install "numpy>=99"'
+
+
+def test_inspect_writes_its_files(tmp_path):
+    png = tmp_path / "sheet.png"
+    done = run("inspect", str(DEMO), "--out-dir", str(tmp_path), "--png", str(png), "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["episodes"] == 4
+    assert document["frames"] == 184
+    front = document["cameras"]["observation.images.front"]
+    assert (front["codec"], front["gop"], front["width"], front["height"]) == ("av1", 2, 320, 240)
+    assert document["cameras"]["observation.images.wrist"]["codec"] == "h264"
+    assert 100 < front["bytes_per_frame"] < 5000
+    page = (tmp_path / "inspect.html").read_text()
+    assert page.count("data:image/png;base64,") == 16
+    assert "_is_pad" in page
+    from PIL import Image
+
+    with Image.open(png) as image:
+        assert image.width > 500
+
+
+def test_inspect_names_the_episodes_there_are(tmp_path):
+    done = run("inspect", str(DEMO), "--episode", "4", "--out_dir", str(tmp_path))
+    assert done.returncode == 3
+    assert "0..3" in done.stderr
+
+
+def test_contact_sheet_shows_the_recorded_pixels():
+    """The batch behind the sheet is the dataset's: same pixels as item by item."""
+    import numpy as np
+
+    dataset, batch = batch_pictures.real_batch("demo", DEMO, 5)
+    for row, index in enumerate(batch["index"]):
+        item = dataset[int(index)]
+        for camera in dataset.meta.camera_keys:
+            assert np.array_equal(np.asarray(item[camera]), batch[camera][row])
