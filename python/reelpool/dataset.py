@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import env
-from .collate import Item, register_default_collate
+from .collation import Item, register_default_collate
 from .engine import (
     TIMEOUT_S,
     BatchData,

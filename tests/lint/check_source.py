@@ -44,7 +44,7 @@ LIBC = re.compile(
 )
 # module of Python: the files of python/reelpool that may import it
 PYTHON_LAW = {
-    "torch": r"torch_bridge\.py|collate\.py|bench/.*",
+    "torch": r"torch_bridge\.py|collation\.py|bench/.*",
     "pyarrow": r"(tables|metadata)\w*\.py|convert/.*|bench/.*",
     "huggingface_hub": r"roots\.py",
     "lerobot": r"lerobot\.py|bench/.*",

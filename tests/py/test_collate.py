@@ -2,10 +2,11 @@
 
 import copy
 import pickle
+import subprocess
 import sys
 
 import pytest
-from reelpool.collate import Item, collate, register_default_collate
+from reelpool.collation import Item, collate, register_default_collate
 from reelpool.errors import MissingExtraError
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
@@ -31,6 +32,9 @@ class Batch:
 
     def tensors(self):
         return dict(self.content)
+
+    def hand_over(self, values):
+        return values
 
     def items(self):
         items = []
@@ -154,6 +158,11 @@ def test_items_inside_a_users_wrapper(hook):
     result = default_collate([{"obs": item, "weight": 0.5} for item in batch.items()])
     assert result["obs"]["image"] is batch.content["image"]
     assert result["weight"].tolist() == [0.5, 0.5]
+
+
+def test_the_package_offers_the_function_whatever_is_imported_first():
+    script = "import reelpool.collation, reelpool.dataset, reelpool; reelpool.collate([None])"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
 
 
 def test_none_items_are_dropped():
