@@ -129,7 +129,7 @@ def test_colour_tags_of_the_container(dump_index, clips):
 @pytest.mark.parametrize("name", ["h264_bframes_edit", "h264_late_start", "h264_vfr_no_b",
                                   "av1_svt_g30", "h264_cut_edit"])  # fmt: skip
 def test_any_edit_equals_ffprobe(dump_index, clips, name, tmp_path):
-    """Edits rewritten in place: starts between pictures, ends that round up, down, or lie behind."""
+    """Edits rewritten in place: starts between pictures, ends that round up, down or lie behind."""
     whole = clips[name].read_bytes()
     at = whole.index(b"elst")
     (count,) = struct.unpack_from(">I", whole, at + 8)
