@@ -67,7 +67,9 @@ RP_CHECKED rp_status rp_decoder_cache_get(rp_decoder_cache *cache,
 RP_CHECKED rp_status rp_decoder_send(rp_decoder *decoder, const struct rp_packet *packet,
                                      struct rp_error *err);
 
-/* Say that no more packets come; the rest is received after it. As rp_decoder_send. */
+/* Say that no more packets come; the rest is received after it. A run that was drained starts again
+ * by rp_decoder_cache_get. Thread: the cache's; enters the fork gate. Blocks: never. Errors: as
+ * rp_decoder_send. */
 RP_CHECKED rp_status rp_decoder_drain(rp_decoder *decoder, struct rp_error *err);
 
 /* Take the next picture in output order: RP_OK with *out, RP_AGAIN when it wants packets, RP_END

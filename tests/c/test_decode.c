@@ -1,12 +1,12 @@
 /* Packets to pictures: every clip, random targets, damage. */
 #define RP_HARNESS_OWN_MAIN
-#include "decode_clip.h"
+#include "decode_run.h"
 
 #include "base/thread.h"
 
 enum { TARGETS = 300, FEWER = 15, DAMAGES = 5, THREADS = 4 };
 
-/* Open GOPs of H.264 cannot be entered in the middle: decode says so, or the picture is missing. */
+/* Open GOPs of H.264 cannot be entered in the middle: an error, or the picture is missing. */
 static bool is_open_h264(const struct clip *clip, rp_status status)
 {
     return rp_index_codec(clip->index)->codec == RP_CODEC_H264 &&
@@ -219,7 +219,7 @@ static void count_message(void *context, int level, const char *format, va_list 
     messages += (level & 0xff) <= AV_LOG_DEBUG;
 }
 
-/* Damage one sample of a copy of the clip, decode up to 6 targets from there on; counts by outcome. */
+/* Damage one sample for a while, decode up to 6 targets from there on; counts by outcome. */
 static void damage_once(struct clip *clip, uint64_t *random, int counts[3])
 {
     int64_t victim = (int64_t)(next_random(random) % (uint64_t)clip->n);

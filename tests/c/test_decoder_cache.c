@@ -1,6 +1,6 @@
 /* Reuse, recycling, failure and lifetime of decoders and frames. */
 #define RP_HARNESS_OWN_MAIN
-#include "decode_clip.h"
+#include "decode_run.h"
 
 #include "base/thread.h"
 #include "decode/decode_priv.h"
@@ -143,8 +143,8 @@ static size_t strip_headers(const struct rp_packet *packet, uint8_t *out)
     return len;
 }
 
-/* AV1's file format demands a sequence header in every key packet. Without one the decoder gets that
- * of the container, which libdav1d reads but does not use in FFmpeg 5.1: right or refused. */
+/* AV1's file format demands a sequence header in every key packet. Without one the decoder gets
+ * that of the container, which libdav1d reads but does not use in FFmpeg 5.1: right or refused. */
 RP_TEST(av1_without_sequence_header_is_right_or_refused)
 {
     NEED_CLIPS();

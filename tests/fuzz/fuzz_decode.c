@@ -1,7 +1,8 @@
 /* Hostile packets: a status for each call, no crash, nothing left alive.
  *
- * Input: byte 0 codec, bytes 1 and 2 size of the extradata, then the extradata, then packets, each with a
- * head of 3 bytes: flags (1 key, 2 wanted, 4 drain after it, 8 new run after it) and a 16-bit length. */
+ * Input: byte 0 codec, bytes 1 and 2 size of the extradata, then the extradata, then packets, each
+ * with a head of 3 bytes: flags (1 key, 2 wanted, 4 drain after it, 8 new run after it) and a
+ * 16-bit length. */
 #include "base/memory.h"
 #include "decode/decode.h"
 
