@@ -11,11 +11,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define PAGE 4096
+#define PAGE       4096
 #define LENT_MAGIC 0x52504C454E543031u
 
 #ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
+#    define MADV_POPULATE_WRITE 23
 #endif
 
 /* First page of a shared block; the rest of the file is data. */
@@ -207,8 +207,8 @@ static rp_status block_map(rp_arena *arena, size_t len, rp_block **out, struct r
         status = map_shared(block, err);
     }
     else {
-        void *base = mmap(NULL, block->len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                          -1, 0);
+        void *base =
+            mmap(NULL, block->len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (base == MAP_FAILED) {
             status = rp_error_set(err, RP_E_NOMEM, "no memory for a block of %zu bytes: %s",
                                   block->len, strerror(errno));

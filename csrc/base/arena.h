@@ -16,13 +16,13 @@
 typedef struct rp_arena rp_arena;
 
 typedef struct rp_block {
-    uint8_t *data;    /* first usable byte, 4096-aligned */
-    size_t len;       /* usable bytes */
-    int fd;           /* memory file to be mapped by others; -1: private block */
-    uint64_t id;      /* unique in this process */
+    uint8_t *data; /* first usable byte, 4096-aligned */
+    size_t len;    /* usable bytes */
+    int fd;        /* memory file to be mapped by others; -1: private block */
+    uint64_t id;   /* unique in this process */
     rp_arena *arena;
     struct rp_block *next; /* guarded by the arena's lock */
-    bool lent;        /* guarded by the arena's lock: another process decides when it is free */
+    bool lent; /* guarded by the arena's lock: another process decides when it is free */
 } rp_block;
 
 /* Called without any lock held, by whichever thread gave a block back. Must not block for long. */
@@ -58,9 +58,9 @@ void rp_block_lend(rp_block **block);
 void rp_arena_close(rp_arena **arena);
 
 struct rp_arena_stats {
-    int64_t blocks;   /* mapped now */
-    int64_t bytes;    /* mapped now */
-    int64_t grown;    /* blocks ever mapped */
+    int64_t blocks; /* mapped now */
+    int64_t bytes;  /* mapped now */
+    int64_t grown;  /* blocks ever mapped */
 };
 void rp_arena_stats(rp_arena *arena, struct rp_arena_stats *out);
 
@@ -70,7 +70,7 @@ void rp_arena_stats(rp_arena *arena, struct rp_arena_stats *out);
 typedef struct rp_lent {
     uint8_t *data;
     size_t len;
-    uint8_t *base;    /* mapping, header page included */
+    uint8_t *base; /* mapping, header page included */
 } rp_lent;
 RP_CHECKED rp_status rp_lent_map(int fd, size_t len, rp_lent *out, struct rp_error *err);
 

@@ -4,9 +4,9 @@
 
 enum rp_cpu_tier {
     RP_CPU_C = 0,
-    RP_CPU_AVX2 = 1,    /* AVX2 + FMA */
-    RP_CPU_AVX512 = 2,  /* AVX-512 F, BW, VL, DQ */
-    RP_CPU_NEON = 3     /* aarch64 baseline */
+    RP_CPU_AVX2 = 1,   /* AVX2 + FMA */
+    RP_CPU_AVX512 = 2, /* AVX-512 F, BW, VL, DQ */
+    RP_CPU_NEON = 3    /* aarch64 baseline */
 };
 
 /* Best tier that this machine has. Thread: any. Blocks: never. */

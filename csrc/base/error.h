@@ -34,23 +34,23 @@ typedef enum rp_status {
     RP_E_CLOSED = -15
 } rp_status;
 
-#define RP_CHECKED __attribute__((warn_unused_result))
+#define RP_CHECKED                 __attribute__((warn_unused_result))
 #define RP_PRINTF(fmt_at, args_at) __attribute__((format(printf, fmt_at, args_at)))
 
 /* Where and why something failed. Plain data: copied by assignment, owns nothing. Absent
  * coordinates are -1 (integers), NAN (seconds) or "" (strings). */
 struct rp_error {
     rp_status code;
-    int sys;            /* errno, HTTP status, AVERROR or cudaError; 0 = none */
-    int64_t offset;     /* byte offset in `file` */
-    int64_t length;     /* bytes */
-    int64_t episode;    /* the dataset's episode_index */
-    int64_t frame;      /* the dataset's `index` of the row */
-    double time;        /* queried time in seconds */
-    double nearest;     /* nearest available time in seconds */
-    char file[512];     /* path as the user knows it, cut if longer */
-    char camera[128];   /* feature name of the camera, cut if longer */
-    char what[256];     /* one sentence without trailing full stop */
+    int sys;          /* errno, HTTP status, AVERROR or cudaError; 0 = none */
+    int64_t offset;   /* byte offset in `file` */
+    int64_t length;   /* bytes */
+    int64_t episode;  /* the dataset's episode_index */
+    int64_t frame;    /* the dataset's `index` of the row */
+    double time;      /* queried time in seconds */
+    double nearest;   /* nearest available time in seconds */
+    char file[512];   /* path as the user knows it, cut if longer */
+    char camera[128]; /* feature name of the camera, cut if longer */
+    char what[256];   /* one sentence without trailing full stop */
 };
 
 /* Reset *err to "no error, no coordinates". Owner: the caller's. Thread: any. Blocks: never.
@@ -74,12 +74,12 @@ const char *rp_status_name(rp_status code);
 #define RP_FAIL(err, code, ...) return rp_error_set((err), (code), __VA_ARGS__)
 
 /* Pass on any status but RP_OK. */
-#define RP_TRY(call)                                                                               \
-    do {                                                                                           \
-        rp_status rp_try_status_ = (call);                                                         \
-        if (rp_try_status_ != RP_OK) {                                                             \
-            return rp_try_status_;                                                                 \
-        }                                                                                          \
+#define RP_TRY(call)                       \
+    do {                                   \
+        rp_status rp_try_status_ = (call); \
+        if (rp_try_status_ != RP_OK) {     \
+            return rp_try_status_;         \
+        }                                  \
     } while (0)
 
 #endif

@@ -15,12 +15,12 @@ enum rp_pixel_format {
 
 struct rp_image {
     enum rp_pixel_format format;
-    int native_format;      /* the decoder library's own number (AVPixelFormat), for the fallback */
-    int width, height;      /* pixels */
-    int colorspace;         /* AVColorSpace number: 1 = BT.709, 2 = unspecified, 5/6 = BT.601 ... */
-    int color_range;        /* AVColorRange number: 0 unspecified, 1 limited, 2 full */
+    int native_format; /* the decoder library's own number (AVPixelFormat), for the fallback */
+    int width, height; /* pixels */
+    int colorspace;    /* AVColorSpace number: 1 = BT.709, 2 = unspecified, 5/6 = BT.601 ... */
+    int color_range;   /* AVColorRange number: 0 unspecified, 1 limited, 2 full */
     const uint8_t *plane[4];
-    ptrdiff_t stride[4];    /* bytes */
+    ptrdiff_t stride[4]; /* bytes */
 };
 
 #endif

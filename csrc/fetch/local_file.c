@@ -11,10 +11,10 @@
 
 struct file {
     char *path;
-    int fd;             /* -1: closed */
-    int users;          /* reads under way; a used descriptor is not closed */
+    int fd;    /* -1: closed */
+    int users; /* reads under way; a used descriptor is not closed */
     uint64_t last_use;
-    int64_t size;       /* -1: never looked at */
+    int64_t size; /* -1: never looked at */
     int64_t mtime_ns;
 };
 

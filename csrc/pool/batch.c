@@ -1,9 +1,9 @@
-#include "pool/pool_priv.h"
+#include "pool/work_priv.h"
 
 #include <assert.h>
 #include <string.h>
 
-#define FIELD_ALIGN 64
+#define FIELD_ALIGN     64
 #define MAX_BATCH_BYTES ((size_t)1 << 40)
 
 static size_t camera_bytes(const struct rp_camera *camera)
@@ -48,7 +48,7 @@ rp_status rp_loader_layout(const rp_loader *loader, int64_t n, size_t *offset, s
     return RP_OK;
 }
 
-rp_status batch_take_free_locked(rp_loader *loader, struct batch **out, struct rp_error *err)
+rp_status rp_batch_take_free_locked(rp_loader *loader, struct batch **out, struct rp_error *err)
 {
     struct batch *batch = loader->batches;
     while (batch != NULL && batch->state != BATCH_FREE) {
@@ -70,8 +70,8 @@ rp_status batch_take_free_locked(rp_loader *loader, struct batch **out, struct r
     return RP_OK;
 }
 
-rp_status batch_set_rows(struct batch *batch, const int64_t *rows, const double *times, int64_t n,
-                         struct rp_error *err)
+rp_status rp_batch_set_rows(struct batch *batch, const int64_t *rows, const double *times,
+                            int64_t n, struct rp_error *err)
 {
     rp_free(batch->times);
     batch->times = NULL;
@@ -95,7 +95,7 @@ rp_status batch_set_rows(struct batch *batch, const int64_t *rows, const double 
     return RP_OK;
 }
 
-rp_status batch_reserve(const rp_loader *loader, struct batch *batch, struct rp_error *err)
+rp_status rp_batch_reserve(const rp_loader *loader, struct batch *batch, struct rp_error *err)
 {
     const struct rp_dataset_desc *desc = loader->desc;
     int64_t wants, files = batch->n * desc->n_cameras;
@@ -129,7 +129,7 @@ rp_status batch_reserve(const rp_loader *loader, struct batch *batch, struct rp_
     return rp_loader_layout(loader, batch->n, batch->offsets, &batch->bytes, err);
 }
 
-void batch_fail_locked(struct batch *batch, int32_t order, const struct rp_error *err)
+void rp_batch_fail_locked(struct batch *batch, int32_t order, const struct rp_error *err)
 {
     if (order < batch->error_order) {
         batch->error_order = order;
@@ -141,14 +141,14 @@ static void unpin_locked(rp_loader *loader, struct batch *batch)
 {
     if (batch->pinned) {
         for (int64_t i = 0; i < batch->n * loader->desc->n_cameras; i++) {
-            index_unpin_locked(loader, batch->files[i]);
+            rp_index_unpin_locked(loader, batch->files[i]);
         }
         batch->pinned = false;
     }
 }
 
 /* `wants` more pictures of the batch are settled, written or failed; the last one publishes it. */
-void batch_settle_locked(rp_loader *loader, struct batch *batch, int64_t wants)
+void rp_batch_settle_locked(rp_loader *loader, struct batch *batch, int64_t wants)
 {
     batch->pending -= wants;
     assert(batch->pending >= 0);
@@ -158,13 +158,13 @@ void batch_settle_locked(rp_loader *loader, struct batch *batch, int64_t wants)
     unpin_locked(loader, batch);
     batch->state = BATCH_DONE;
     if (batch->cancelled) {
-        batch_recycle_locked(loader, batch);
+        rp_batch_recycle_locked(loader, batch);
     }
     rp_cond_broadcast(&loader->done);
 }
 
 /* A block stays with the free batch, for its next use: the arena's lock cannot be taken here. */
-void batch_recycle_locked(rp_loader *loader, struct batch *batch)
+void rp_batch_recycle_locked(rp_loader *loader, struct batch *batch)
 {
     unpin_locked(loader, batch);
     if (batch->stream) {
@@ -174,8 +174,8 @@ void batch_recycle_locked(rp_loader *loader, struct batch *batch)
     batch->state = BATCH_FREE;
 }
 
-rp_status batch_hand_over_locked(rp_loader *loader, struct batch *batch, rp_batch **out,
-                                 struct rp_error *err)
+rp_status rp_batch_hand_over_locked(rp_loader *loader, struct batch *batch, rp_batch **out,
+                                    struct rp_error *err)
 {
     assert(batch->state == BATCH_DONE);
     rp_status status = batch->error_order != INT32_MAX ? batch->error.code : RP_OK;
@@ -192,8 +192,11 @@ rp_status batch_hand_over_locked(rp_loader *loader, struct batch *batch, rp_batc
         }
     }
     if (handed != NULL) {
-        *handed = (rp_batch){.block = batch->block, .n = batch->n, .position = batch->position,
-                             .rows = batch->rows, .field_offset = batch->offsets,
+        *handed = (rp_batch){.block = batch->block,
+                             .n = batch->n,
+                             .position = batch->position,
+                             .rows = batch->rows,
+                             .field_offset = batch->offsets,
                              .bytes = batch->bytes};
         batch->block = NULL;
         batch->rows = NULL;
@@ -203,7 +206,7 @@ rp_status batch_hand_over_locked(rp_loader *loader, struct batch *batch, rp_batc
         rp_count(&loader->counters.batches, 1);
         *out = handed;
     }
-    batch_recycle_locked(loader, batch);
+    rp_batch_recycle_locked(loader, batch);
     return status;
 }
 
@@ -220,7 +223,7 @@ void rp_batch_free(rp_batch **out)
     rp_free(batch);
 }
 
-void batches_free(rp_loader *loader)
+void rp_batches_free(rp_loader *loader)
 {
     while (loader->batches != NULL) {
         struct batch *batch = loader->batches;

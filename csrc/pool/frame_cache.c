@@ -1,8 +1,8 @@
-#include "pool/pool_priv.h"
+#include "pool/work_priv.h"
 
 #define BUCKETS 256
 
-rp_status frame_cache_init(struct frame_cache *cache, size_t cap, struct rp_error *err)
+rp_status rp_frame_cache_init(struct frame_cache *cache, size_t cap, struct rp_error *err)
 {
     if (cap == 0) {
         return RP_OK;
@@ -45,7 +45,7 @@ static struct cached_frame *find(struct frame_cache *cache, int32_t file, int64_
     return f;
 }
 
-rp_frame *frame_cache_find_locked(struct frame_cache *cache, int32_t file, int64_t sample)
+rp_frame *rp_frame_cache_find_locked(struct frame_cache *cache, int32_t file, int64_t sample)
 {
     if (cache->bucket == NULL) {
         return NULL;
@@ -74,8 +74,8 @@ static void evict_oldest(struct frame_cache *cache)
     cache->spare = f;
 }
 
-void frame_cache_put_locked(struct frame_cache *cache, int32_t file, int64_t sample,
-                            rp_frame *frame)
+void rp_frame_cache_put_locked(struct frame_cache *cache, int32_t file, int64_t sample,
+                               rp_frame *frame)
 {
     int64_t bytes = (int64_t)rp_frame_bytes(frame);
     if (cache->bucket == NULL || bytes > cache->cap || find(cache, file, sample) != NULL) {
@@ -95,14 +95,14 @@ void frame_cache_put_locked(struct frame_cache *cache, int32_t file, int64_t sam
         }
     }
     struct cached_frame **bucket = bucket_of(cache, file, sample);
-    *f = (struct cached_frame){.next_hash = *bucket, .frame = rp_frame_ref(frame),
-                               .sample = sample, .file = file};
+    *f = (struct cached_frame){
+        .next_hash = *bucket, .frame = rp_frame_ref(frame), .sample = sample, .file = file};
     *bucket = f;
     link_newest(cache, f);
     cache->bytes += bytes;
 }
 
-void frame_cache_free(struct frame_cache *cache)
+void rp_frame_cache_free(struct frame_cache *cache)
 {
     while (cache->oldest != NULL) {
         evict_oldest(cache);

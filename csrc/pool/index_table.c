@@ -1,8 +1,8 @@
-#include "pool/pool_priv.h"
+#include "pool/work_priv.h"
 
 #include <assert.h>
 
-rp_status index_table_init(rp_loader *loader, struct rp_error *err)
+rp_status rp_index_table_init(rp_loader *loader, struct rp_error *err)
 {
     size_t n = (size_t)loader->desc->n_files;
     loader->indexes.entry = rp_calloc(n, sizeof(*loader->indexes.entry));
@@ -13,7 +13,7 @@ rp_status index_table_init(rp_loader *loader, struct rp_error *err)
     return RP_OK;
 }
 
-bool index_pin_locked(rp_loader *loader, int32_t file)
+bool rp_index_pin_locked(rp_loader *loader, int32_t file)
 {
     struct index_table *table = &loader->indexes;
     struct index_entry *entry = &table->entry[file];
@@ -29,7 +29,7 @@ bool index_pin_locked(rp_loader *loader, int32_t file)
     return entry->state == INDEX_READY || entry->state == INDEX_FAILED;
 }
 
-void index_unpin_locked(rp_loader *loader, int32_t file)
+void rp_index_unpin_locked(rp_loader *loader, int32_t file)
 {
     assert(loader->indexes.entry[file].pins > 0);
     loader->indexes.entry[file].pins--;
@@ -49,8 +49,8 @@ static rp_status read_part(rp_files *files, int i, const struct rp_byte_range *p
     return status;
 }
 
-static rp_status read_moov(rp_files *files, int i, int64_t size, rp_buf **moov,
-                           int64_t *bytes_read, struct rp_error *err)
+static rp_status read_moov(rp_files *files, int i, int64_t size, rp_buf **moov, int64_t *bytes_read,
+                           struct rp_error *err)
 {
     struct rp_moov_search search = {0};
     struct rp_byte_range need, found;
@@ -122,15 +122,15 @@ static void wake_waiting_batches_locked(rp_loader *loader)
     }
 }
 
-void index_work(rp_loader *loader, int32_t file)
+void rp_index_work(rp_loader *loader, int32_t file)
 {
     struct rp_error err;
     rp_error_clear(&err);
     rp_index *index = NULL, *dead[16];
     int n_dead = 0;
     int64_t began = rp_now_ns();
-    rp_status status = rp_video_index_read(loader->files, file, &index,
-                                           &loader->counters.bytes_read, &err);
+    rp_status status =
+        rp_video_index_read(loader->files, file, &index, &loader->counters.bytes_read, &err);
     struct rp_error *stored = NULL;
     if (status != RP_OK) {
         stored = rp_calloc(1, sizeof(*stored)); /* NULL is read as "out of memory" */
@@ -159,7 +159,7 @@ void index_work(rp_loader *loader, int32_t file)
     }
 }
 
-void index_table_free(rp_loader *loader)
+void rp_index_table_free(rp_loader *loader)
 {
     struct index_table *table = &loader->indexes;
     for (int32_t i = 0; table->entry != NULL && i < loader->desc->n_files; i++) {

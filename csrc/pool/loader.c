@@ -1,11 +1,31 @@
-#include "pool/pool_priv.h"
+#include "pool/work_priv.h"
 
 #include <assert.h>
 #include <stdio.h>
 
 #define MAX_OPEN_FILES 64
-#define IDLE_WAIT_NS 1000000000
-#define RUN_BUCKETS 4096
+#define IDLE_WAIT_NS   1000000000
+#define RUN_BUCKETS    4096
+
+static rp_status check_cameras(const struct rp_dataset_desc *desc, struct rp_error *err)
+{
+    for (int c = 0; c < desc->n_cameras; c++) {
+        const struct rp_camera *camera = &desc->camera[c];
+        if (camera->width <= 0 || camera->height <= 0 || camera->width > 65536 ||
+            camera->height > 65536 || camera->window.n <= 0) {
+            RP_FAIL(err, RP_E_ARG, "camera %s: %dx%d pixels, %d steps", camera->key, camera->width,
+                    camera->height, camera->window.n);
+        }
+        for (int64_t i = 0; i < desc->n_runs; i++) {
+            int32_t file = camera->run_file[i];
+            if (file < 0 || file >= desc->n_files) {
+                RP_FAIL(err, RP_E_ARG, "camera %s: file number %d of %d", camera->key, file,
+                        desc->n_files);
+            }
+        }
+    }
+    return RP_OK;
+}
 
 static rp_status check_desc(const struct rp_dataset_desc *desc, struct rp_error *err)
 {
@@ -17,23 +37,8 @@ static rp_status check_desc(const struct rp_dataset_desc *desc, struct rp_error 
         if (desc->run_first[i] >= desc->run_first[i + 1]) {
             RP_FAIL(err, RP_E_ARG, "episode %lld has no rows", (long long)desc->run_episode[i]);
         }
-        for (int c = 0; c < desc->n_cameras; c++) {
-            int32_t file = desc->camera[c].run_file[i];
-            if (file < 0 || file >= desc->n_files) {
-                RP_FAIL(err, RP_E_ARG, "camera %s: file number %d of %d", desc->camera[c].key,
-                        file, desc->n_files);
-            }
-        }
     }
-    for (int c = 0; c < desc->n_cameras; c++) {
-        const struct rp_camera *camera = &desc->camera[c];
-        if (camera->width <= 0 || camera->height <= 0 || camera->width > 65536 ||
-            camera->height > 65536 || camera->window.n <= 0) {
-            RP_FAIL(err, RP_E_ARG, "camera %s: %dx%d pixels, %d steps", camera->key, camera->width,
-                    camera->height, camera->window.n);
-        }
-    }
-    return RP_OK;
+    return check_cameras(desc, err);
 }
 
 static void notice_release(void *cookie)
@@ -56,8 +61,8 @@ static rp_status init_parts(rp_loader *loader, struct rp_error *err)
     const struct rp_dataset_desc *desc = loader->desc;
     RP_TRY(rp_files_new(desc->paths, desc->n_files, MAX_OPEN_FILES, &loader->files, err));
     RP_TRY(rp_arena_new(loader->options.keep_bytes, loader->options.shared, &loader->arena, err));
-    RP_TRY(index_table_init(loader, err));
-    RP_TRY(frame_cache_init(&loader->frames, loader->options.frame_cache_bytes, err));
+    RP_TRY(rp_index_table_init(loader, err));
+    RP_TRY(rp_frame_cache_init(&loader->frames, loader->options.frame_cache_bytes, err));
     loader->heap_cap = 256;
     loader->heap = rp_calloc((size_t)loader->heap_cap, sizeof(struct run *));
     loader->n_buckets = RUN_BUCKETS;
@@ -90,6 +95,11 @@ rp_status rp_loader_new(const struct rp_dataset_desc *desc, const struct rp_load
                         rp_loader **out, struct rp_error *err)
 {
     RP_TRY(check_desc(desc, err));
+    if (options->num_threads < 0 || options->num_threads > 1024 || options->prefetch_batches < 0 ||
+        options->prefetch_batches > 1024 || options->max_decoders < 1) {
+        RP_FAIL(err, RP_E_ARG, "%d threads, %d batches ahead, %d decoders: out of range",
+                options->num_threads, options->prefetch_batches, options->max_decoders);
+    }
     RP_TRY(rp_fork_watch(err));
     rp_loader *loader = rp_calloc(1, sizeof(*loader));
     if (loader == NULL) {
@@ -115,14 +125,14 @@ rp_status rp_loader_new(const struct rp_dataset_desc *desc, const struct rp_load
     return RP_OK;
 }
 
-rp_status worker_init(struct worker *worker, rp_loader *loader, struct rp_error *err)
+static rp_status worker_init(struct worker *worker, rp_loader *loader, struct rp_error *err)
 {
     worker->loader = loader;
     RP_TRY(rp_scratch_new(&worker->scratch, err));
     return rp_decoder_cache_new(loader->options.max_decoders, &worker->decoders, err);
 }
 
-void worker_free(struct worker *worker)
+static void worker_free(struct worker *worker)
 {
     rp_decoder_cache_free(&worker->decoders);
     rp_scratch_free(&worker->scratch);
@@ -130,21 +140,14 @@ void worker_free(struct worker *worker)
     rp_free(worker->sorted);
 }
 
-void loader_run_item(struct worker *worker, const struct item *item)
+static void loader_run_item(struct worker *worker, const struct item *item)
 {
     __atomic_store_n(&worker->doing, item->kind, __ATOMIC_RELAXED);
     switch (item->kind) {
-    case ITEM_PLAN:
-        plan_batch_work(worker, item->batch);
-        break;
-    case ITEM_INDEX:
-        index_work(worker->loader, item->file);
-        break;
-    case ITEM_RUN:
-        run_work(worker, item->run);
-        break;
-    case ITEM_NONE:
-        break;
+    case ITEM_PLAN: rp_plan_batch_work(worker, item->batch); break;
+    case ITEM_INDEX: rp_index_work(worker->loader, item->file); break;
+    case ITEM_RUN: rp_run_work(worker, item->run); break;
+    case ITEM_NONE: break;
     }
     __atomic_store_n(&worker->doing, ITEM_NONE, __ATOMIC_RELAXED);
 }
@@ -155,9 +158,10 @@ static void *work(void *arg)
     rp_loader *loader = worker->loader;
     rp_lock_acquire(&loader->lock);
     while (!loader->closing) {
-        struct item item = schedule_pop_locked(loader);
+        struct item item = rp_schedule_pop_locked(loader);
         if (item.kind == ITEM_NONE) {
-            (void)rp_cond_wait(&loader->work, &loader->lock, rp_now_ns() + IDLE_WAIT_NS); /* loops */
+            (void)rp_cond_wait(&loader->work, &loader->lock,
+                               rp_now_ns() + IDLE_WAIT_NS); /* loops */
             continue;
         }
         loader->busy++;
@@ -241,7 +245,7 @@ static bool work_as_caller_locked(rp_loader *loader)
     if (loader->options.num_threads > 0 || loader->caller_works) {
         return false;
     }
-    struct item item = schedule_pop_locked(loader);
+    struct item item = rp_schedule_pop_locked(loader);
     if (item.kind == ITEM_NONE) {
         return false;
     }
@@ -269,7 +273,7 @@ rp_status rp_loader_begin(rp_loader *loader, const int64_t *rows, int64_t count,
     RP_TRY(check_rows(loader, rows, count, err));
     RP_TRY(start(loader, err));
     rp_lock_acquire(&loader->lock);
-    schedule_cancel_locked(loader);
+    rp_schedule_cancel_locked(loader);
     while (loader->stream_in_flight > 0 && !loader->closing) {
         if (!work_as_caller_locked(loader)) {
             rp_cond_broadcast(&loader->work);
@@ -304,9 +308,9 @@ rp_status rp_loader_submit(rp_loader *loader, const int64_t *rows, const double 
     RP_TRY(start(loader, err));
     struct batch *batch;
     rp_lock_acquire(&loader->lock);
-    rp_status status = batch_take_free_locked(loader, &batch, err);
+    rp_status status = rp_batch_take_free_locked(loader, &batch, err);
     if (status == RP_OK) {
-        status = batch_set_rows(batch, rows, times, n, err);
+        status = rp_batch_set_rows(batch, rows, times, n, err);
     }
     if (status == RP_OK) {
         batch->ticket = *ticket = loader->next_ticket++;
@@ -423,9 +427,9 @@ rp_status rp_loader_next(rp_loader *loader, int64_t slice_ns, int64_t stall_ns, 
         status = wait_done_locked(loader, front, slice_ns, stall_ns, err);
     }
     if (status == RP_OK) {
-        status = batch_hand_over_locked(loader, front, out, err);
+        status = rp_batch_hand_over_locked(loader, front, out, err);
         if (status != RP_OK) {
-            schedule_cancel_locked(loader);
+            rp_schedule_cancel_locked(loader);
         }
         else {
             loader->stream_taken += (*out)->n;
@@ -453,13 +457,13 @@ rp_status rp_loader_take(rp_loader *loader, uint64_t ticket, int64_t slice_ns, i
     struct batch *batch = find_ticket(loader, ticket);
     rp_status status;
     if (batch == NULL) {
-        status = rp_error_set(err, RP_E_ARG, "no batch with ticket %llu",
-                              (unsigned long long)ticket);
+        status =
+            rp_error_set(err, RP_E_ARG, "no batch with ticket %llu", (unsigned long long)ticket);
     }
     else {
         status = wait_done_locked(loader, batch, slice_ns, stall_ns, err);
         if (status == RP_OK) {
-            status = batch_hand_over_locked(loader, batch, out, err);
+            status = rp_batch_hand_over_locked(loader, batch, out, err);
         }
         else if (status != RP_AGAIN) {
             batch->cancelled = true;
@@ -477,7 +481,7 @@ void rp_loader_drop(rp_loader *loader, uint64_t ticket)
     rp_lock_acquire(&loader->lock);
     struct batch *batch = find_ticket(loader, ticket);
     if (batch != NULL && batch->state == BATCH_DONE) {
-        batch_recycle_locked(loader, batch);
+        rp_batch_recycle_locked(loader, batch);
     }
     else if (batch != NULL) {
         batch->cancelled = true;
@@ -540,12 +544,12 @@ void rp_loader_close(rp_loader **out)
         rp_thread_join(&loader->workers[i].thread);
         worker_free(&loader->workers[i]);
     }
-    batches_free(loader);
+    rp_batches_free(loader);
     if (loader->heap != NULL && loader->bucket != NULL) {
-        schedule_free(loader);
+        rp_schedule_free(loader);
     }
-    index_table_free(loader);
-    frame_cache_free(&loader->frames);
+    rp_index_table_free(loader);
+    rp_frame_cache_free(&loader->frames);
     rp_free(loader->workers);
     rp_arena_close(&loader->arena);
     rp_files_free(&loader->files);

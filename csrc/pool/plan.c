@@ -33,10 +33,10 @@ struct order {
     int64_t count;
     struct unit *unit;
     size_t n_units, cap_units;
-    int64_t *end;            /* end[u] = frames in units 0..u */
-    struct entry *entry;     /* of the lane at work */
-    struct frame_hash *frame;/* of the unit at work */
-    int64_t *visit;          /* of the unit at work, by offset */
+    int64_t *end;             /* end[u] = frames in units 0..u */
+    struct entry *entry;      /* of the lane at work */
+    struct frame_hash *frame; /* of the unit at work */
+    int64_t *visit;           /* of the unit at work, by offset */
 };
 
 rp_status rp_order_count(const struct rp_run *runs, size_t n_runs, int64_t *count,
@@ -95,8 +95,8 @@ static rp_status add_unit(struct order *o, int64_t id, int64_t frame_index, int6
         o->cap_units = cap;
     }
     uint64_t hash = rp_hash64(o->params->seed, o->params->epoch, RP_TAG_UNIT, (uint64_t)id);
-    o->unit[o->n_units++] = (struct unit){
-        .hash = hash, .id = id, .frame_index = frame_index, .size = size, .row = row};
+    o->unit[o->n_units++] =
+        (struct unit){.hash = hash, .id = id, .frame_index = frame_index, .size = size, .row = row};
     return RP_OK;
 }
 
@@ -112,8 +112,8 @@ static rp_status cut_run(struct order *o, const struct rp_run *run, int64_t g, i
             cut = (run->frame_index + i * run->length / n) / g * g - run->frame_index;
         }
         if (cut > from) {
-            RP_TRY(add_unit(o, run->id + from, run->frame_index + from, cut - from, row + from,
-                            err));
+            RP_TRY(
+                add_unit(o, run->id + from, run->frame_index + from, cut - from, row + from, err));
             from = cut;
         }
     }
@@ -198,10 +198,10 @@ static void key_unit(struct order *o, const struct unit *unit, int64_t cut, int6
         uint64_t gop = id - (uint64_t)((unit->frame_index + i) % g);
         uint64_t x = rp_hash64(p->seed, p->epoch, RP_TAG_FRAME, id);
         uint64_t y = rp_hash64(p->seed, p->epoch, RP_TAG_VISIT, gop + (uint64_t)o->visit[i]);
-        o->entry[s + i - cut] = (struct entry){
-            .key = ((uint64_t)lo << 32) + rp_scaled(y, (uint32_t)(d - j)) +
-                   rp_scaled(x, (uint32_t)j),
-            .row = unit->row + i};
+        o->entry[s + i - cut] =
+            (struct entry){.key = ((uint64_t)lo << 32) + rp_scaled(y, (uint32_t)(d - j)) +
+                                  rp_scaled(x, (uint32_t)j),
+                           .row = unit->row + i};
     }
 }
 
@@ -264,8 +264,7 @@ static rp_status order_build(struct order *o, const struct rp_run *runs, size_t 
     o->frame = rp_calloc((size_t)largest, sizeof(*o->frame));
     o->visit = rp_calloc((size_t)largest, sizeof(*o->visit));
     if (o->entry == NULL || o->frame == NULL || o->visit == NULL) {
-        RP_FAIL(err, RP_E_NOMEM, "out of memory for the order of %lld frames",
-                (long long)o->count);
+        RP_FAIL(err, RP_E_NOMEM, "out of memory for the order of %lld frames", (long long)o->count);
     }
     return RP_OK;
 }

@@ -18,12 +18,12 @@ struct rp_run {
 struct rp_order_params {
     uint64_t seed;
     uint32_t epoch;
-    int64_t lanes;    /* C, 1..65536 */
-    int64_t unit;     /* U frames, 0 = whole runs, < 2^31 */
-    int64_t window;   /* R frames over all lanes, >= 1; >= N means every window is the whole lane */
-    int64_t visit;    /* k frames of a GOP per visit, >= 1 */
-    int64_t gop;      /* g, >= k */
-    int64_t span;     /* J rows within which a visit's frames lie */
+    int64_t lanes;  /* C, 1..65536 */
+    int64_t unit;   /* U frames, 0 = whole runs, < 2^31 */
+    int64_t window; /* R frames over all lanes, >= 1; >= N means every window is the whole lane */
+    int64_t visit;  /* k frames of a GOP per visit, >= 1 */
+    int64_t gop;    /* g, >= k */
+    int64_t span;   /* J rows within which a visit's frames lie */
 };
 
 /* Sum of the runs' lengths. Thread: any. Blocks: never.

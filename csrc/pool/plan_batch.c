@@ -1,4 +1,4 @@
-#include "pool/pool_priv.h"
+#include "pool/work_priv.h"
 
 #include <math.h>
 
@@ -11,6 +11,19 @@ static size_t picture_bytes(const struct rp_camera *camera)
     return (size_t)camera->height * (size_t)camera->width * (size_t)camera->channels * element;
 }
 
+/* Whether a new block may be mapped for the batch; counts it at once, so that two threads do not
+ * both take the last one. */
+static bool may_map(rp_loader *loader, struct batch *batch)
+{
+    rp_lock_acquire(&loader->lock);
+    bool may = !batch->stream || batch->may_grow || loader->blocks_mapped < loader->block_limit;
+    if (may && batch->stream) {
+        loader->blocks_mapped++;
+    }
+    rp_lock_release(&loader->lock);
+    return may;
+}
+
 /* RP_AGAIN: no block is free now, the batch waits in BATCH_BLOCKED. */
 static rp_status take_block(rp_loader *loader, struct batch *batch, struct rp_error *err)
 {
@@ -21,18 +34,11 @@ static rp_status take_block(rp_loader *loader, struct batch *batch, struct rp_er
         rp_block_release(&batch->block);
     }
     rp_lock_acquire(&loader->lock);
-    bool may_grow = batch->may_grow || !batch->stream ||
-                    loader->blocks_mapped < loader->block_limit;
     uint64_t releases = loader->releases;
     rp_lock_release(&loader->lock);
     rp_status status = rp_arena_take(loader->arena, batch->bytes, false, &batch->block, err);
-    if (status == RP_AGAIN && may_grow) {
+    if (status == RP_AGAIN && may_map(loader, batch)) {
         status = rp_arena_take(loader->arena, batch->bytes, true, &batch->block, err);
-        if (status == RP_OK && batch->stream) {
-            rp_lock_acquire(&loader->lock);
-            loader->blocks_mapped++;
-            rp_lock_release(&loader->lock);
-        }
     }
     if (status != RP_AGAIN) {
         return status;
@@ -49,7 +55,7 @@ static bool pin_files(rp_loader *loader, struct batch *batch)
     const struct rp_dataset_desc *desc = loader->desc;
     int64_t at = 0;
     for (int64_t i = 0; i < batch->n && desc->n_cameras > 0; i++) {
-        int64_t run = desc_run_of(desc, batch->rows[i]);
+        int64_t run = rp_desc_run_of(desc, batch->rows[i]);
         for (int c = 0; c < desc->n_cameras; c++) {
             batch->files[at++] = desc->camera[c].run_file[run];
         }
@@ -57,7 +63,7 @@ static bool pin_files(rp_loader *loader, struct batch *batch)
     bool ready = true;
     rp_lock_acquire(&loader->lock);
     for (int64_t i = 0; i < at; i++) {
-        if (!index_pin_locked(loader, batch->files[i])) {
+        if (!rp_index_pin_locked(loader, batch->files[i])) {
             ready = false;
         }
     }
@@ -69,10 +75,10 @@ static bool pin_files(rp_loader *loader, struct batch *batch)
     return ready;
 }
 
-void want_locate(const rp_loader *loader, const struct want *want, struct rp_error *err)
+void rp_want_locate(const rp_loader *loader, const struct want *want, struct rp_error *err)
 {
     const struct rp_dataset_desc *desc = loader->desc;
-    int64_t run = desc_run_of(desc, want->row);
+    int64_t run = rp_desc_run_of(desc, want->row);
     rp_error_at_file(err, rp_files_path(loader->files, want->file), -1, -1);
     rp_error_at_frame(err, desc->camera[want->camera].key, desc->run_episode[run],
                       want->row - desc->run_first[run]);
@@ -92,8 +98,8 @@ static rp_status find_picture(rp_loader *loader, struct want *want, struct rp_er
         return err->code;
     }
     double nearest;
-    RP_TRY(rp_index_find(entry->index, want->time, loader->desc->tolerance, &want->sample,
-                         &nearest, err));
+    RP_TRY(rp_index_find(entry->index, want->time, loader->desc->tolerance, &want->sample, &nearest,
+                         err));
     struct rp_sample sample;
     rp_index_sample(entry->index, want->sample, &sample);
     want->pts = sample.pts;
@@ -106,7 +112,7 @@ static rp_status make_wants(rp_loader *loader, struct batch *batch, struct rp_er
     const struct rp_dataset_desc *desc = loader->desc;
     int64_t n = 0;
     for (int64_t i = 0; i < batch->n; i++) {
-        int64_t row = batch->rows[i], run = desc_run_of(desc, row);
+        int64_t row = batch->rows[i], run = rp_desc_run_of(desc, row);
         for (int c = 0; c < desc->n_cameras; c++) {
             const struct rp_camera *camera = &desc->camera[c];
             size_t bytes = picture_bytes(camera);
@@ -114,16 +120,20 @@ static rp_status make_wants(rp_loader *loader, struct batch *batch, struct rp_er
                           (size_t)i * (size_t)camera->window.n * bytes;
             for (int d = 0; d < camera->window.n; d++, to += bytes) {
                 bool outside;
-                int64_t at = desc_window_row(desc, run, row, camera->window.delta[d], &outside);
+                int64_t at = rp_desc_window_row(desc, run, row, camera->window.delta[d], &outside);
                 struct want *want = &batch->want[n];
-                *want = (struct want){.batch = batch, .to = to, .row = at, .camera = c,
-                                      .order = (int32_t)n, .file = camera->run_file[run]};
+                *want = (struct want){.batch = batch,
+                                      .to = to,
+                                      .row = at,
+                                      .camera = c,
+                                      .order = (int32_t)n,
+                                      .file = camera->run_file[run]};
                 want->time = batch->times != NULL
                                  ? batch->times[i]
                                  : camera->run_start[run] + (double)desc->timestamp[at];
                 rp_status status = find_picture(loader, want, err);
                 if (status != RP_OK) {
-                    want_locate(loader, want, err);
+                    rp_want_locate(loader, want, err);
                     batch->n_wants = n;
                     return status;
                 }
@@ -142,21 +152,21 @@ static rp_status schedule_wants_locked(rp_loader *loader, struct batch *batch, i
     for (int64_t i = 0; i < batch->n_wants; i++) {
         struct want *want = &batch->want[i];
         if (look) {
-            want->cached = frame_cache_find_locked(&loader->frames, want->file, want->sample);
+            want->cached = rp_frame_cache_find_locked(&loader->frames, want->file, want->sample);
             if (want->cached != NULL) {
                 ++*cached;
                 continue;
             }
         }
         int64_t key;
-        rp_status status = rp_index_start_key(loader->indexes.entry[want->file].index,
-                                              want->sample, &key, err);
+        rp_status status =
+            rp_index_start_key(loader->indexes.entry[want->file].index, want->sample, &key, err);
         if (status == RP_OK) {
-            status = schedule_want_locked(loader, want, want->file, key, err);
+            status = rp_schedule_want_locked(loader, want, want->file, key, err);
         }
         if (status != RP_OK) {
-            want_locate(loader, want, err);
-            batch_fail_locked(batch, want->order, err);
+            rp_want_locate(loader, want, err);
+            rp_batch_fail_locked(batch, want->order, err);
             batch->n_wants = i;
             return status;
         }
@@ -178,8 +188,8 @@ static void convert_cached(struct worker *worker, struct batch *batch, int64_t n
         if (want->cached == NULL) {
             continue;
         }
-        if (failed == INT32_MAX && want_convert(worker, want, want->cached, &err) != RP_OK) {
-            want_locate(loader, want, &err);
+        if (failed == INT32_MAX && rp_want_convert(worker, want, want->cached, &err) != RP_OK) {
+            rp_want_locate(loader, want, &err);
             failed = want->order;
         }
         rp_frame_unref(&want->cached);
@@ -187,22 +197,22 @@ static void convert_cached(struct worker *worker, struct batch *batch, int64_t n
     }
     rp_lock_acquire(&loader->lock);
     if (failed != INT32_MAX) {
-        batch_fail_locked(batch, failed, &err);
+        rp_batch_fail_locked(batch, failed, &err);
     }
-    batch_settle_locked(loader, batch, cached);
+    rp_batch_settle_locked(loader, batch, cached);
     rp_lock_release(&loader->lock);
 }
 
 static void fail_whole(rp_loader *loader, struct batch *batch, const struct rp_error *err)
 {
     rp_lock_acquire(&loader->lock);
-    batch_fail_locked(batch, 0, err);
+    rp_batch_fail_locked(batch, 0, err);
     batch->state = BATCH_FILLING;
-    batch_settle_locked(loader, batch, 0);
+    rp_batch_settle_locked(loader, batch, 0);
     rp_lock_release(&loader->lock);
 }
 
-void plan_batch_work(struct worker *worker, struct batch *batch)
+void rp_plan_batch_work(struct worker *worker, struct batch *batch)
 {
     rp_loader *loader = worker->loader;
     struct rp_error err;
@@ -210,7 +220,7 @@ void plan_batch_work(struct worker *worker, struct batch *batch)
     int64_t began = rp_now_ns();
     rp_status status = RP_OK;
     if (!batch->pinned) {
-        status = batch_reserve(loader, batch, &err);
+        status = rp_batch_reserve(loader, batch, &err);
         if (status == RP_OK && !pin_files(loader, batch)) {
             return;
         }
@@ -226,12 +236,12 @@ void plan_batch_work(struct worker *worker, struct batch *batch)
         return;
     }
     status = make_wants(loader, batch, &err);
-    batch_write_columns(loader, batch);
+    rp_batch_write_columns(loader, batch);
 
     int64_t scheduled = 0, cached = 0;
     rp_lock_acquire(&loader->lock);
     if (status != RP_OK) {
-        batch_fail_locked(batch, (int32_t)batch->n_wants, &err);
+        rp_batch_fail_locked(batch, (int32_t)batch->n_wants, &err);
     }
     batch->state = BATCH_FILLING;
     if (batch->cancelled) {
@@ -242,7 +252,7 @@ void plan_batch_work(struct worker *worker, struct batch *batch)
     (void)schedule_wants_locked(loader, batch, &scheduled, &cached, &err); /* stored in batch */
     int64_t n_wants = scheduled + cached;
     batch->pending += n_wants;
-    batch_settle_locked(loader, batch, 1);
+    rp_batch_settle_locked(loader, batch, 1);
     rp_cond_broadcast(&loader->work);
     rp_lock_release(&loader->lock);
     rp_count(&loader->counters.plan_ns, rp_now_ns() - began);

@@ -29,20 +29,20 @@ struct rp_window {
 };
 
 struct rp_camera {
-    const char *key;              /* feature name, for messages */
-    struct rp_window window;      /* {0} of length 1 when the key has no deltas */
-    int height, width;            /* pixels as delivered */
-    int channels;                 /* 3 RGB, 1 depth */
+    const char *key;         /* feature name, for messages */
+    struct rp_window window; /* {0} of length 1 when the key has no deltas */
+    int height, width;       /* pixels as delivered */
+    int channels;            /* 3 RGB, 1 depth */
     enum rp_pixel_type type;
-    const float *depth_table;     /* 4096 values, or NULL */
-    const int32_t *run_file;      /* per run: file number */
-    const double *run_start;      /* per run: seconds at which its first frame lies in the file */
-    bool resize;                  /* pictures of another size are resized, else refused */
+    const float *depth_table; /* 4096 values, or NULL */
+    const int32_t *run_file;  /* per run: file number */
+    const double *run_start;  /* per run: seconds at which its first frame lies in the file */
+    bool resize;              /* pictures of another size are resized, else refused */
 };
 
 struct rp_column {
     struct rp_window window;
-    const uint8_t *data;          /* n_rows * row_bytes */
+    const uint8_t *data; /* n_rows * row_bytes */
     size_t row_bytes;
 };
 
@@ -53,15 +53,15 @@ struct rp_pad {
 
 /* What a loader serves. Borrowed while the loader lives. */
 struct rp_dataset_desc {
-    const char *const *paths;     /* video files */
+    const char *const *paths; /* video files */
     int n_files;
     int64_t n_rows;
     int64_t n_runs;
-    const int64_t *run_first;     /* n_runs + 1 row numbers: run k = rows [run_first[k], [k + 1]) */
-    const int64_t *run_episode;   /* the dataset's episode_index, for messages */
-    const int64_t *row_index;     /* the dataset's `index` of a row, for messages */
-    const float *timestamp;       /* seconds in the episode, per row */
-    double tolerance;             /* seconds */
+    const int64_t *run_first;   /* n_runs + 1 row numbers: run k = rows [run_first[k], [k + 1]) */
+    const int64_t *run_episode; /* the dataset's episode_index, for messages */
+    const int64_t *row_index;   /* the dataset's `index` of a row, for messages */
+    const float *timestamp;     /* seconds in the episode, per row */
+    double tolerance;           /* seconds */
     const struct rp_camera *camera;
     int n_cameras;
     const struct rp_column *column;
@@ -71,13 +71,13 @@ struct rp_dataset_desc {
 };
 
 struct rp_loader_options {
-    int num_threads;              /* 0: the caller works */
-    int prefetch_batches;         /* ready ahead of the consumer, >= 0 */
-    bool shared;                  /* blocks can be lent to other processes */
-    size_t keep_bytes;            /* free batch memory kept for reuse */
-    size_t frame_cache_bytes;     /* decoded pictures kept for rp_loader_get */
-    size_t index_bytes;           /* MP4 indexes kept */
-    int max_decoders;             /* open decoders per thread */
+    int num_threads;          /* 0: the caller works */
+    int prefetch_batches;     /* ready ahead of the consumer, >= 0 */
+    bool shared;              /* blocks can be lent to other processes */
+    size_t keep_bytes;        /* free batch memory kept for reuse */
+    size_t frame_cache_bytes; /* decoded pictures kept for rp_loader_get */
+    size_t index_bytes;       /* MP4 indexes kept */
+    int max_decoders;         /* open decoders per thread */
 };
 
 typedef struct rp_loader rp_loader;
@@ -86,11 +86,11 @@ typedef struct rp_loader rp_loader;
  * 64-byte aligned at `field_offset`, samples contiguous inside a field. */
 typedef struct rp_batch {
     rp_block *block;
-    int64_t n;                    /* samples */
-    int64_t position;             /* samples of the stream before this batch */
-    const int64_t *rows;          /* n row numbers; owned by the batch */
-    const size_t *field_offset;   /* n_cameras + n_columns + n_pads; owned by the batch */
-    size_t bytes;                 /* used bytes of the block */
+    int64_t n;                  /* samples */
+    int64_t position;           /* samples of the stream before this batch */
+    const int64_t *rows;        /* n row numbers; owned by the batch */
+    const size_t *field_offset; /* n_cameras + n_columns + n_pads; owned by the batch */
+    size_t bytes;               /* used bytes of the block */
 } rp_batch;
 
 /* New loader. Starts nothing. Owner: *out is the caller's (rp_loader_close); desc and all it points

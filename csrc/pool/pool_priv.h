@@ -18,28 +18,28 @@ struct run;
 /* One picture to be written to one place. */
 struct want {
     struct batch *batch;
-    struct want *next;       /* in its run */
+    struct want *next; /* in its run */
     void *to;
-    int64_t sample;          /* decode index in the file */
-    int64_t pts;             /* ticks */
-    int64_t row;             /* row whose picture it is, for messages */
-    double time;             /* queried seconds */
+    int64_t sample; /* decode index in the file */
+    int64_t pts;    /* ticks */
+    int64_t row;    /* row whose picture it is, for messages */
+    double time;    /* queried seconds */
     int32_t camera;
-    int32_t order;           /* place in the batch: errors of the lowest place win */
+    int32_t order; /* place in the batch: errors of the lowest place win */
     int32_t file;
-    rp_frame *cached;        /* found in the frame cache while planning */
+    rp_frame *cached; /* found in the frame cache while planning */
     bool written;
 };
 
 /* All wants that start decoding at one key of one file. */
 struct run {
-    struct run *next_hash;   /* bucket chain; free list */
+    struct run *next_hash; /* bucket chain; free list */
     struct want *wants;
-    uint64_t first_ticket;   /* of the first batch in need */
-    int64_t key;             /* decode index of the start key */
+    uint64_t first_ticket; /* of the first batch in need */
+    int64_t key;           /* decode index of the start key */
     int32_t file;
-    int32_t heap_at;         /* place in the heap, -1: being worked on */
-    bool keep;               /* decoded pictures go to the frame cache, none is skipped */
+    int32_t heap_at; /* place in the heap, -1: being worked on */
+    bool keep;       /* decoded pictures go to the frame cache, none is skipped */
 };
 
 enum batch_state {
@@ -53,29 +53,29 @@ enum batch_state {
 };
 
 struct batch {
-    struct batch *next;      /* list of all batches */
+    struct batch *next; /* list of all batches */
     enum batch_state state;
-    uint64_t ticket;         /* ascending: order of need */
-    bool stream;             /* belongs to the stream, else to a ticket */
+    uint64_t ticket; /* ascending: order of need */
+    bool stream;     /* belongs to the stream, else to a ticket */
     bool cancelled;
-    bool may_grow;           /* may map a new block */
-    bool pinned;             /* its files' indexes are pinned */
+    bool may_grow; /* may map a new block */
+    bool pinned;   /* its files' indexes are pinned */
     bool has_columns;
-    int64_t pending;         /* wants not written yet */
+    int64_t pending; /* wants not written yet */
     struct want *want;
     int64_t n_wants, cap_wants;
-    int64_t n;               /* samples */
-    int64_t position;        /* of its first sample in the stream */
-    int64_t *rows;           /* n */
-    double *times;           /* n seconds, or NULL: the rows' own */
+    int64_t n;        /* samples */
+    int64_t position; /* of its first sample in the stream */
+    int64_t *rows;    /* n */
+    double *times;    /* n seconds, or NULL: the rows' own */
     int64_t cap_rows;
-    int32_t *files;          /* n * cameras */
+    int32_t *files; /* n * cameras */
     int64_t cap_files;
-    size_t *offsets;         /* of the fields */
+    size_t *offsets; /* of the fields */
     rp_block *block;
     size_t bytes;
     int32_t error_order;
-    struct rp_error error;   /* error.code != 0: failed */
+    struct rp_error error; /* error.code != 0: failed */
 };
 
 enum item_kind { ITEM_NONE, ITEM_PLAN, ITEM_INDEX, ITEM_RUN };
@@ -91,17 +91,17 @@ enum index_state { INDEX_NONE, INDEX_QUEUED, INDEX_WORKING, INDEX_READY, INDEX_F
 
 struct index_entry {
     enum index_state state;
-    int32_t pins;            /* plans and runs that use it */
+    int32_t pins; /* plans and runs that use it */
     uint64_t last_use;
     rp_index *index;
-    struct rp_error *error;  /* when FAILED */
+    struct rp_error *error; /* when FAILED */
 };
 
 struct index_table {
-    struct index_entry *entry;  /* n_files */
-    int32_t *queue;             /* ring of files to index, n_files places */
+    struct index_entry *entry; /* n_files */
+    int32_t *queue;            /* ring of files to index, n_files places */
     int32_t queue_head, queue_len;
-    int32_t working;            /* queued or worked on */
+    int32_t working; /* queued or worked on */
     int64_t bytes;
     uint64_t clock;
 };
@@ -126,11 +126,11 @@ struct worker {
     rp_thread thread;
     rp_decoder_cache *decoders;
     rp_scratch *scratch;
-    uint8_t *bytes;          /* file bytes of the run at work */
+    uint8_t *bytes; /* file bytes of the run at work */
     size_t cap_bytes;
-    struct want **sorted;    /* wants of the run at work, by pts */
+    struct want **sorted; /* wants of the run at work, by pts */
     size_t cap_sorted;
-    enum item_kind doing;    /* for stall messages; atomic */
+    enum item_kind doing; /* for stall messages; atomic */
 };
 
 struct rp_loader {
@@ -143,87 +143,31 @@ struct rp_loader {
     rp_arena *arena;
     struct rp_counters counters; /* atomics */
     rp_lock lock;
-    rp_cond work;            /* waited on by workers; signalled when items or room appear */
-    rp_cond done;            /* waited on by callers; signalled when a batch or an item ends */
+    rp_cond work; /* waited on by workers; signalled when items or room appear */
+    rp_cond done; /* waited on by callers; signalled when a batch or an item ends */
     /* guarded by lock: */
-    struct batch *batches;   /* all, in flight or free */
-    struct run **heap;       /* by (first_ticket, file, key) */
+    struct batch *batches; /* all, in flight or free */
+    struct run **heap;     /* by (first_ticket, file, key) */
     int32_t heap_len, heap_cap;
-    struct run **bucket;     /* pending runs by (file, key); n_buckets a power of two */
+    struct run **bucket; /* pending runs by (file, key); n_buckets a power of two */
     uint32_t n_buckets;
     struct run *free_runs;
     struct index_table indexes;
     struct frame_cache frames;
     const int64_t *stream_rows;
     int64_t stream_count, stream_at, stream_batch; /* stream_at: first row not admitted */
-    int64_t stream_taken;    /* samples handed over */
+    int64_t stream_taken;                          /* samples handed over */
     int stream_in_flight;
     bool stream_drop_last, stream_on;
     uint64_t next_ticket;
     int64_t last_progress_ns;
-    int busy;                /* items under way */
-    int64_t block_limit;     /* blocks the stream may map without being asked again */
-    int64_t blocks_mapped;   /* by stream batches */
-    uint64_t releases;       /* blocks that came back */
+    int busy;              /* items under way */
+    int64_t block_limit;   /* blocks the stream may map without being asked again */
+    int64_t blocks_mapped; /* by stream batches */
+    uint64_t releases;     /* blocks that came back */
     bool closing, started, caller_works;
     struct worker *workers;
     int n_workers;
 };
-
-/* batch.c: batches in flight. `_locked` needs the lock; batch_reserve needs none (the batch is the
- * caller's). */
-RP_CHECKED rp_status batch_take_free_locked(rp_loader *loader, struct batch **out,
-                                            struct rp_error *err);
-RP_CHECKED rp_status batch_reserve(const rp_loader *loader, struct batch *batch,
-                                   struct rp_error *err);
-RP_CHECKED rp_status batch_set_rows(struct batch *batch, const int64_t *rows, const double *times,
-                                    int64_t n, struct rp_error *err);
-void batch_fail_locked(struct batch *batch, int32_t order, const struct rp_error *err);
-void batch_settle_locked(rp_loader *loader, struct batch *batch, int64_t wants);
-void batch_recycle_locked(rp_loader *loader, struct batch *batch);
-RP_CHECKED rp_status batch_hand_over_locked(rp_loader *loader, struct batch *batch, rp_batch **out,
-                                            struct rp_error *err);
-void batches_free(rp_loader *loader);
-
-/* table.c: columns and pads of a batch; no lock, the batch is being planned. */
-void batch_write_columns(const rp_loader *loader, struct batch *batch);
-int64_t desc_run_of(const struct rp_dataset_desc *desc, int64_t row);
-int64_t desc_window_row(const struct rp_dataset_desc *desc, int64_t run, int64_t row, int64_t delta,
-                        bool *outside);
-
-/* schedule.c: which item next. */
-struct item schedule_pop_locked(rp_loader *loader);
-RP_CHECKED rp_status schedule_want_locked(rp_loader *loader, struct want *want, int32_t file,
-                                          int64_t key, struct rp_error *err);
-void schedule_release_run_locked(rp_loader *loader, struct run *run);
-void schedule_cancel_locked(rp_loader *loader);
-void schedule_free(rp_loader *loader);
-
-/* index_table.c: the files' MP4 indexes. */
-RP_CHECKED rp_status index_table_init(rp_loader *loader, struct rp_error *err);
-/* Pin and say whether it can be used (READY or FAILED); queues the work when it cannot. */
-bool index_pin_locked(rp_loader *loader, int32_t file);
-void index_unpin_locked(rp_loader *loader, int32_t file);
-void index_work(rp_loader *loader, int32_t file);
-void index_table_free(rp_loader *loader);
-
-/* frame_cache.c: decoded pictures of recent rp_loader_get calls. Needs the lock. */
-RP_CHECKED rp_status frame_cache_init(struct frame_cache *cache, size_t cap, struct rp_error *err);
-rp_frame *frame_cache_find_locked(struct frame_cache *cache, int32_t file, int64_t sample);
-void frame_cache_put_locked(struct frame_cache *cache, int32_t file, int64_t sample,
-                            rp_frame *frame);
-void frame_cache_free(struct frame_cache *cache);
-
-/* plan_batch.c and run.c: the work itself. Entered without the lock. */
-void plan_batch_work(struct worker *worker, struct batch *batch);
-void run_work(struct worker *worker, struct run *run);
-RP_CHECKED rp_status want_convert(struct worker *worker, const struct want *want,
-                                  const rp_frame *frame, struct rp_error *err);
-void want_locate(const rp_loader *loader, const struct want *want, struct rp_error *err);
-
-/* loader.c */
-RP_CHECKED rp_status worker_init(struct worker *worker, rp_loader *loader, struct rp_error *err);
-void worker_free(struct worker *worker);
-void loader_run_item(struct worker *worker, const struct item *item);
 
 #endif

@@ -1,4 +1,4 @@
-#include "pool/pool_priv.h"
+#include "pool/work_priv.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -23,8 +23,8 @@ static int by_pts(const void *a, const void *b)
     return x->pts < y->pts ? -1 : x->pts > y->pts;
 }
 
-rp_status want_convert(struct worker *worker, const struct want *want, const rp_frame *frame,
-                       struct rp_error *err)
+rp_status rp_want_convert(struct worker *worker, const struct want *want, const rp_frame *frame,
+                          struct rp_error *err)
 {
     const struct rp_camera *camera = &worker->loader->desc->camera[want->camera];
     const struct rp_image *image = rp_frame_image(frame);
@@ -33,11 +33,13 @@ rp_status want_convert(struct worker *worker, const struct want *want, const rp_
                 image->width, image->height, camera->width, camera->height);
     }
     ptrdiff_t element = camera->type == RP_PIXEL_U8 ? 1 : camera->type == RP_PIXEL_U16 ? 2 : 4;
-    struct rp_target target = {
-        .data = want->to, .type = camera->type, .width = camera->width, .height = camera->height,
-        .row_stride = camera->width * element,
-        .plane_stride = (ptrdiff_t)camera->width * camera->height * element,
-        .depth_table = camera->depth_table};
+    struct rp_target target = {.data = want->to,
+                               .type = camera->type,
+                               .width = camera->width,
+                               .height = camera->height,
+                               .row_stride = camera->width * element,
+                               .plane_stride = (ptrdiff_t)camera->width * camera->height * element,
+                               .depth_table = camera->depth_table};
     if (camera->channels == 3 && image->format == RP_PIX_GRAY12) {
         RP_FAIL(err, RP_E_FORMAT, "the video holds depth, info.json declares RGB");
     }
@@ -108,7 +110,7 @@ static rp_status deliver(struct decoding *d, rp_frame *frame, struct rp_error *e
             status = rp_error_set(err, RP_E_DECODE, "the decoder returned a picture twice");
         }
         else {
-            status = want_convert(d->worker, d->want[i], frame, err);
+            status = rp_want_convert(d->worker, d->want[i], frame, err);
         }
         if (status != RP_OK) {
             break;
@@ -134,7 +136,7 @@ static void keep_frame(struct decoding *d, rp_frame *frame)
         return; /* a picture outside the edit is not addressable */
     }
     rp_lock_acquire(&loader->lock);
-    frame_cache_put_locked(&loader->frames, d->run->file, sample, frame);
+    rp_frame_cache_put_locked(&loader->frames, d->run->file, sample, frame);
     rp_lock_release(&loader->lock);
 }
 
@@ -173,10 +175,12 @@ static rp_status send_sample(struct decoding *d, int64_t i, const struct rp_byte
 {
     struct rp_sample sample;
     rp_index_sample(d->index, i, &sample);
-    struct rp_packet packet = {
-        .data = d->worker->bytes + (sample.offset - range->offset), .len = sample.size,
-        .pts = sample.pts, .dts = sample.dts, .key = sample.key,
-        .wanted = is_wanted(d, sample.pts)};
+    struct rp_packet packet = {.data = d->worker->bytes + (sample.offset - range->offset),
+                               .len = sample.size,
+                               .pts = sample.pts,
+                               .dts = sample.dts,
+                               .key = sample.key,
+                               .wanted = is_wanted(d, sample.pts)};
     if (d->decoder == NULL) {
         RP_TRY(rp_decoder_cache_get(d->worker->decoders, rp_index_codec(d->index), &packet,
                                     &d->decoder, err));
@@ -207,8 +211,8 @@ static rp_status read_range(struct decoding *d, const struct rp_byte_range *rang
         worker->cap_bytes = cap;
     }
     int64_t began = rp_now_ns();
-    rp_status status = rp_files_read(worker->loader->files, d->run->file, range->offset,
-                                     range->len, worker->bytes, err);
+    rp_status status = rp_files_read(worker->loader->files, d->run->file, range->offset, range->len,
+                                     worker->bytes, err);
     rp_count(&worker->loader->counters.read_ns, rp_now_ns() - began);
     rp_count(&worker->loader->counters.bytes_read, range->len);
     return status;
@@ -249,25 +253,25 @@ static void settle_wants(struct decoding *d, rp_status status, const struct rp_e
         struct rp_error located;
         if (status != RP_OK) {
             located = *err;
-            want_locate(loader, want, &located);
+            rp_want_locate(loader, want, &located);
         }
         rp_lock_acquire(&loader->lock);
         if (status != RP_OK) {
-            batch_fail_locked(want->batch, want->order, &located);
+            rp_batch_fail_locked(want->batch, want->order, &located);
         }
-        batch_settle_locked(loader, want->batch, 1);
+        rp_batch_settle_locked(loader, want->batch, 1);
         rp_lock_release(&loader->lock);
         want = next;
     }
 }
 
-void run_work(struct worker *worker, struct run *run)
+void rp_run_work(struct worker *worker, struct run *run)
 {
     rp_loader *loader = worker->loader;
     struct rp_error err;
     rp_error_clear(&err);
-    struct decoding d = {.worker = worker, .run = run,
-                         .index = loader->indexes.entry[run->file].index};
+    struct decoding d = {
+        .worker = worker, .run = run, .index = loader->indexes.entry[run->file].index};
     rp_status status = decode_run(&d, &err);
     if (status != RP_OK && run->keep && d.n > 0 && d.left == 0) {
         status = RP_OK; /* only the look-ahead failed; its reader will be told */
@@ -275,6 +279,6 @@ void run_work(struct worker *worker, struct run *run)
     rp_count(&loader->counters.runs, 1);
     settle_wants(&d, status, &err);
     rp_lock_acquire(&loader->lock);
-    schedule_release_run_locked(loader, run);
+    rp_schedule_release_run_locked(loader, run);
     rp_lock_release(&loader->lock);
 }

@@ -1,4 +1,4 @@
-#include "pool/pool_priv.h"
+#include "pool/work_priv.h"
 
 #include <assert.h>
 
@@ -117,8 +117,8 @@ static rp_status new_run(rp_loader *loader, int32_t file, int64_t key, struct ru
     return RP_OK;
 }
 
-rp_status schedule_want_locked(rp_loader *loader, struct want *want, int32_t file, int64_t key,
-                               struct rp_error *err)
+rp_status rp_schedule_want_locked(rp_loader *loader, struct want *want, int32_t file, int64_t key,
+                                  struct rp_error *err)
 {
     struct run *run = loader->bucket[bucket_of(loader, file, key)];
     while (run != NULL && (run->file != file || run->key != key)) {
@@ -139,7 +139,7 @@ rp_status schedule_want_locked(rp_loader *loader, struct want *want, int32_t fil
     return RP_OK;
 }
 
-void schedule_release_run_locked(rp_loader *loader, struct run *run)
+void rp_schedule_release_run_locked(rp_loader *loader, struct run *run)
 {
     run->next_hash = loader->free_runs;
     loader->free_runs = run;
@@ -166,11 +166,11 @@ static bool admit(rp_loader *loader)
         return false;
     }
     struct batch *batch;
-    if (batch_take_free_locked(loader, &batch, NULL) != RP_OK) {
+    if (rp_batch_take_free_locked(loader, &batch, NULL) != RP_OK) {
         return false; /* memory is short: tried again when the next item ends */
     }
     int64_t n = left < loader->stream_batch ? left : loader->stream_batch;
-    if (batch_set_rows(batch, loader->stream_rows + loader->stream_at, NULL, n, NULL) != RP_OK) {
+    if (rp_batch_set_rows(batch, loader->stream_rows + loader->stream_at, NULL, n, NULL) != RP_OK) {
         return false; /* likewise */
     }
     batch->stream = true;
@@ -193,7 +193,7 @@ static bool plan_goes_first(const rp_loader *loader, const struct batch *batch)
            loader->heap_len < 2 * (loader->n_workers + 1);
 }
 
-struct item schedule_pop_locked(rp_loader *loader)
+struct item rp_schedule_pop_locked(rp_loader *loader)
 {
     while (admit(loader)) {
     }
@@ -225,7 +225,7 @@ static void drop_cancelled_wants(rp_loader *loader, struct run *run)
         struct want *want = *link;
         if (want->batch->cancelled) {
             *link = want->next;
-            batch_settle_locked(loader, want->batch, 1);
+            rp_batch_settle_locked(loader, want->batch, 1);
         }
         else {
             link = &want->next;
@@ -234,15 +234,15 @@ static void drop_cancelled_wants(rp_loader *loader, struct run *run)
 }
 
 /* End the stream: its batches are recycled as soon as no item works on them. */
-void schedule_cancel_locked(rp_loader *loader)
+void rp_schedule_cancel_locked(rp_loader *loader)
 {
     loader->stream_on = false;
     for (struct batch *b = loader->batches; b != NULL; b = b->next) {
         b->cancelled = b->state != BATCH_FREE && (b->cancelled || b->stream);
         if (b->cancelled && b->stream &&
-            (b->state == BATCH_QUEUED || b->state == BATCH_BLOCKED ||
-                             b->state == BATCH_INDEXING || b->state == BATCH_DONE)) {
-            batch_recycle_locked(loader, b);
+            (b->state == BATCH_QUEUED || b->state == BATCH_BLOCKED || b->state == BATCH_INDEXING ||
+             b->state == BATCH_DONE)) {
+            rp_batch_recycle_locked(loader, b);
         }
     }
     for (int32_t i = loader->heap_len - 1; i >= 0; i--) {
@@ -252,7 +252,7 @@ void schedule_cancel_locked(rp_loader *loader)
         struct run *run = loader->heap[i];
         if (run->wants == NULL) {
             detach(loader, run);
-            schedule_release_run_locked(loader, run);
+            rp_schedule_release_run_locked(loader, run);
             i = 0; /* the heap moved; runs without wants are few, the loop is not hot */
         }
         else {
@@ -261,12 +261,12 @@ void schedule_cancel_locked(rp_loader *loader)
     }
 }
 
-void schedule_free(rp_loader *loader)
+void rp_schedule_free(rp_loader *loader)
 {
     while (loader->heap_len > 0) {
         struct run *run = loader->heap[0];
         detach(loader, run);
-        schedule_release_run_locked(loader, run);
+        rp_schedule_release_run_locked(loader, run);
     }
     while (loader->free_runs != NULL) {
         struct run *run = loader->free_runs;

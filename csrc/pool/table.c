@@ -1,8 +1,8 @@
-#include "pool/pool_priv.h"
+#include "pool/work_priv.h"
 
 #include <string.h>
 
-int64_t desc_run_of(const struct rp_dataset_desc *desc, int64_t row)
+int64_t rp_desc_run_of(const struct rp_dataset_desc *desc, int64_t row)
 {
     int64_t lo = 0, hi = desc->n_runs - 1; /* the last run that starts at or before row */
     while (lo < hi) {
@@ -17,8 +17,8 @@ int64_t desc_run_of(const struct rp_dataset_desc *desc, int64_t row)
     return lo;
 }
 
-int64_t desc_window_row(const struct rp_dataset_desc *desc, int64_t run, int64_t row, int64_t delta,
-                        bool *outside)
+int64_t rp_desc_window_row(const struct rp_dataset_desc *desc, int64_t run, int64_t row,
+                           int64_t delta, bool *outside)
 {
     int64_t first = desc->run_first[run], last = desc->run_first[run + 1] - 1, at;
     if (__builtin_add_overflow(row, delta, &at)) {
@@ -34,10 +34,10 @@ static void write_column(const struct rp_dataset_desc *desc, const struct rp_col
     size_t size = column->row_bytes;
     for (int64_t i = 0; i < batch->n; i++) {
         int64_t row = batch->rows[i];
-        int64_t run = desc_run_of(desc, row);
+        int64_t run = rp_desc_run_of(desc, row);
         for (int d = 0; d < column->window.n; d++, to += size) {
             bool outside;
-            int64_t at = desc_window_row(desc, run, row, column->window.delta[d], &outside);
+            int64_t at = rp_desc_window_row(desc, run, row, column->window.delta[d], &outside);
             memcpy(to, column->data + (size_t)at * size, size);
         }
     }
@@ -48,16 +48,16 @@ static void write_pad(const struct rp_dataset_desc *desc, const struct rp_window
 {
     for (int64_t i = 0; i < batch->n; i++) {
         int64_t row = batch->rows[i];
-        int64_t run = desc_run_of(desc, row);
+        int64_t run = rp_desc_run_of(desc, row);
         for (int d = 0; d < window->n; d++) {
             bool outside;
-            (void)desc_window_row(desc, run, row, window->delta[d], &outside); /* flag only */
+            (void)rp_desc_window_row(desc, run, row, window->delta[d], &outside); /* flag only */
             *to++ = outside;
         }
     }
 }
 
-void batch_write_columns(const rp_loader *loader, struct batch *batch)
+void rp_batch_write_columns(const rp_loader *loader, struct batch *batch)
 {
     const struct rp_dataset_desc *desc = loader->desc;
     const size_t *offset = batch->offsets + desc->n_cameras;

@@ -38,9 +38,7 @@ static int field_parse(PyObject *entry, struct array_field *field)
     case 'H': field->sample_bytes = 2; break;
     case 'f': field->sample_bytes = 4; break;
     case 'q': field->sample_bytes = 8; break;
-    default:
-        PyErr_Format(PyExc_ValueError, "unknown field kind '%c'", kind);
-        return -1;
+    default: PyErr_Format(PyExc_ValueError, "unknown field kind '%c'", kind); return -1;
     }
     for (Py_ssize_t i = 0; i < ndim; i++) {
         Py_ssize_t n = PyLong_AsSsize_t(PyTuple_GetItem(shape, i));

@@ -1,13 +1,14 @@
 #include "python/module_state.h"
 
+#include <string.h>
+
 #define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION
-#define NPY_TARGET_VERSION NPY_1_22_API_VERSION
+#define NPY_TARGET_VERSION    NPY_1_22_API_VERSION
 #include <numpy/arrayobject.h>
 
 /* A finished batch. Its arrays keep it alive; its memory goes back when the last of them dies. */
 struct batch_object {
-    PyObject_HEAD
-    rp_batch *batch; /* NULL once lent */
+    PyObject_HEAD rp_batch *batch; /* NULL once lent */
     struct array_field *field;
     Py_ssize_t n_fields;
 };
@@ -81,7 +82,7 @@ PyObject *rp_batch_wrap(struct module_state *state, rp_batch **batch,
     self->n_fields = count;
     self->field = PyMem_Malloc(((size_t)count + 1) * sizeof(*field));
     if (self->field == NULL) {
-        Py_DECREF(self);
+        Py_DECREF((PyObject *)self);
         return PyErr_NoMemory();
     }
     memcpy(self->field, field, (size_t)count * sizeof(*field));
@@ -95,9 +96,8 @@ static void batch_dealloc(PyObject *object)
     rp_batch *batch = self->batch;
     self->batch = NULL;
     Py_BEGIN_ALLOW_THREADS /* the last block of an arena unmaps memory */
-    rp_batch_free(&batch);
-    Py_END_ALLOW_THREADS
-    PyMem_Free(self->field);
+        rp_batch_free(&batch);
+    Py_END_ALLOW_THREADS PyMem_Free(self->field);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(object);
     Py_DECREF(type);
@@ -181,10 +181,10 @@ static Py_ssize_t batch_length(PyObject *object)
 
 static PyMethodDef batch_methods[] = {
     {"arrays", batch_arrays, METH_NOARGS,
-     "arrays()\n--\n\nThe fields as writable NumPy arrays (n, ...), without a copy. They keep the\n"
+     "arrays($self, /)\n--\n\nThe fields as writable NumPy arrays (n, ...), without a copy. They keep the\n"
      "batch's memory; it is reused when the last of them is gone."},
     {"lend", batch_lend, METH_NOARGS,
-     "lend()\n--\n\nHand the memory to another process: (fd, block id, bytes, samples, field\n"
+     "lend($self, /)\n--\n\nHand the memory to another process: (fd, block id, bytes, samples, field\n"
      "offsets). It is reused once that process has let go of it. Arrays made before must not be\n"
      "used any more. RuntimeError if the batch does not lie in shared memory."},
     {NULL, NULL, 0, NULL}};
@@ -201,8 +201,8 @@ static PyType_Slot batch_slots[] = {{Py_tp_dealloc, batch_dealloc},
                                     {Py_tp_doc, "A finished batch; made by Engine."},
                                     {0, NULL}};
 
-PyType_Spec rp_batch_spec = {
-    .name = "reelpool._core.Batch",
-    .basicsize = sizeof(struct batch_object),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = batch_slots};
+PyType_Spec rp_batch_spec = {.name = "reelpool._core.Batch",
+                             .basicsize = sizeof(struct batch_object),
+                             .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION |
+                                      Py_TPFLAGS_IMMUTABLETYPE,
+                             .slots = batch_slots};

@@ -3,14 +3,12 @@
 /* BlockMap: a block of another process, mapped here. Lease: one batch in it; when the last array of
  * the lease dies, the other process may reuse the block. */
 struct block_map_object {
-    PyObject_HEAD
-    rp_lent lent;
+    PyObject_HEAD rp_lent lent;
     Py_ssize_t leases;
 };
 
 struct lease_object {
-    PyObject_HEAD
-    struct block_map_object *map;
+    PyObject_HEAD struct block_map_object *map;
 };
 
 static PyObject *block_map_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -33,7 +31,7 @@ static PyObject *block_map_new(PyTypeObject *type, PyObject *args, PyObject *kwa
     struct rp_error err;
     rp_error_clear(&err);
     if (bytes < 0 || rp_lent_map(fd, (size_t)bytes, &self->lent, &err) != RP_OK) {
-        Py_DECREF(self);
+        Py_DECREF((PyObject *)self);
         if (bytes < 0) {
             PyErr_SetString(PyExc_ValueError, "bytes is negative");
             return NULL;
@@ -80,8 +78,7 @@ static PyObject *lease_arrays(struct module_state *state, struct block_map_objec
     for (Py_ssize_t i = 0; i < count; i++) {
         offset[i] = PyLong_AsSize_t(PyTuple_GetItem(offsets, i));
         size_t bytes, end;
-        if (PyErr_Occurred() ||
-            __builtin_mul_overflow(field[i].sample_bytes, (size_t)n, &bytes) ||
+        if (PyErr_Occurred() || __builtin_mul_overflow(field[i].sample_bytes, (size_t)n, &bytes) ||
             __builtin_add_overflow(offset[i], bytes, &end) || end > map->lent.len) {
             if (!PyErr_Occurred()) {
                 PyErr_SetString(PyExc_ValueError, "a field lies outside its block");
@@ -89,12 +86,12 @@ static PyObject *lease_arrays(struct module_state *state, struct block_map_objec
             goto fail;
         }
     }
-    Py_INCREF(map);
+    Py_INCREF((PyObject *)map);
     lease->map = map;
     map->leases++;
     arrays = rp_fields_arrays(field, count, n, map->lent.data, offset, (PyObject *)lease);
 fail:
-    Py_XDECREF(lease);
+    Py_XDECREF((PyObject *)lease);
     PyMem_Free(offset);
     PyMem_Free(field);
     return arrays;
@@ -125,7 +122,7 @@ static void lease_dealloc(PyObject *object)
     if (self->map != NULL) {
         self->map->leases--;
         rp_lent_release(&self->map->lent);
-        Py_DECREF(self->map);
+        Py_DECREF((PyObject *)self->map);
     }
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(object);
@@ -134,7 +131,9 @@ static void lease_dealloc(PyObject *object)
 
 static PyMethodDef block_map_methods[] = {
     {"lease", block_map_lease, METH_VARARGS,
-     "lease(fields, offsets, n)\n--\n\nNumPy arrays (n, ...) over one batch in the block, without a\n"
+     "lease($self, fields, offsets, n, /)\n--\n\nNumPy arrays (n, ...) over one batch in the block, "
+     "without "
+     "a\n"
      "copy. When the last of them is gone, the block's owner may reuse it."},
     {NULL, NULL, 0, NULL}};
 
@@ -147,7 +146,8 @@ static PyType_Slot block_map_slots[] = {
     {Py_tp_dealloc, block_map_dealloc},
     {Py_tp_methods, block_map_methods},
     {Py_tp_getset, block_map_getset},
-    {Py_tp_doc, "BlockMap(fd, bytes)\n--\n\nA block lent by another process. fd stays the caller's."},
+    {Py_tp_doc,
+     "BlockMap(fd, bytes)\n--\n\nA block lent by another process. fd stays the caller's."},
     {0, NULL}};
 
 PyType_Spec rp_block_map_spec = {.name = "reelpool._core.BlockMap",
@@ -159,8 +159,8 @@ static PyType_Slot lease_slots[] = {{Py_tp_dealloc, lease_dealloc},
                                     {Py_tp_doc, "One batch in a BlockMap; made by lease()."},
                                     {0, NULL}};
 
-PyType_Spec rp_lease_spec = {
-    .name = "reelpool._core.Lease",
-    .basicsize = sizeof(struct lease_object),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = lease_slots};
+PyType_Spec rp_lease_spec = {.name = "reelpool._core.Lease",
+                             .basicsize = sizeof(struct lease_object),
+                             .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION |
+                                      Py_TPFLAGS_IMMUTABLETYPE,
+                             .slots = lease_slots};

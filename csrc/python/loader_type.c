@@ -6,21 +6,20 @@
 
 /* Engine: rp_loader with the Python memory it borrows. */
 struct engine_object {
-    PyObject_HEAD
-    rp_loader *loader;
-    int users;               /* calls under way with the GIL released */
+    PyObject_HEAD rp_loader *loader;
+    int users; /* calls under way with the GIL released */
     int closed;
     struct rp_dataset_desc desc;
     const char **paths;
     struct rp_camera *camera;
     struct rp_column *column;
     struct rp_pad *pad;
-    Py_buffer *view;         /* everything borrowed through the buffer protocol */
+    Py_buffer *view; /* everything borrowed through the buffer protocol */
     Py_ssize_t n_views, cap_views;
-    PyObject *owners;        /* the constructor's arguments: strings live in them */
+    PyObject *owners; /* the constructor's arguments: strings live in them */
     struct array_field *field;
     Py_ssize_t n_fields;
-    Py_buffer stream;        /* rows of the stream under way; obj NULL: none */
+    Py_buffer stream; /* rows of the stream under way; obj NULL: none */
 };
 
 static void *borrow(struct engine_object *self, PyObject *object, Py_ssize_t itemsize,
@@ -61,9 +60,9 @@ static int take_camera(struct engine_object *self, PyObject *entry, struct rp_ca
 {
     PyObject *deltas, *run_file, *run_start, *table;
     int type, resize;
-    if (!PyArg_ParseTuple(entry, "siiiiOOOOp:camera", &camera->key, &camera->height,
-                          &camera->width, &camera->channels, &type, &deltas, &run_file, &run_start,
-                          &table, &resize)) {
+    if (!PyArg_ParseTuple(entry, "siiiiOOOOp:camera", &camera->key, &camera->height, &camera->width,
+                          &camera->channels, &type, &deltas, &run_file, &run_start, &table,
+                          &resize)) {
         return -1;
     }
     if (type < RP_PIXEL_U8 || type > RP_PIXEL_U16) {
@@ -193,6 +192,32 @@ static int check_fields(const struct engine_object *self)
     return 0;
 }
 
+static int take_rows(struct engine_object *self, PyObject *run_first, PyObject *run_episode,
+                     PyObject *row_index, PyObject *timestamp)
+{
+    struct rp_dataset_desc *desc = &self->desc;
+    desc->run_first = borrow(self, run_first, 8, -1, "run_first");
+    if (desc->run_first == NULL) {
+        return -1;
+    }
+    desc->n_runs = self->view[self->n_views - 1].len / 8 - 1;
+    if (desc->n_runs < 1) {
+        PyErr_SetString(PyExc_ValueError, "the selection holds no episode");
+        return -1;
+    }
+    desc->n_rows = desc->run_first[desc->n_runs];
+    desc->run_episode = borrow(self, run_episode, 8, desc->n_runs, "run_episode");
+    if (desc->run_episode == NULL) {
+        return -1;
+    }
+    desc->row_index = borrow(self, row_index, 8, desc->n_rows, "row_index");
+    if (desc->row_index == NULL) {
+        return -1;
+    }
+    desc->timestamp = borrow(self, timestamp, 4, desc->n_rows, "timestamp");
+    return desc->timestamp == NULL ? -1 : 0;
+}
+
 static int engine_fill(struct engine_object *self, struct module_state *state, PyObject *args)
 {
     PyObject *paths, *run_first, *run_episode, *row_index, *timestamp, *cameras, *columns, *pads;
@@ -201,40 +226,22 @@ static int engine_fill(struct engine_object *self, struct module_state *state, P
     Py_ssize_t keep, frames, indexes;
     int shared;
     if (!PyArg_ParseTuple(args, "O!OOOOdO!O!O!O!iipnnni:Engine", &PyList_Type, &paths, &run_first,
-                          &run_episode, &row_index, &timestamp, &self->desc.tolerance,
-                          &PyList_Type, &cameras, &PyList_Type, &columns, &PyList_Type, &pads,
-                          &PyList_Type, &fields, &o.num_threads, &o.prefetch_batches, &shared,
-                          &keep, &frames, &indexes, &o.max_decoders)) {
+                          &run_episode, &row_index, &timestamp, &self->desc.tolerance, &PyList_Type,
+                          &cameras, &PyList_Type, &columns, &PyList_Type, &pads, &PyList_Type,
+                          &fields, &o.num_threads, &o.prefetch_batches, &shared, &keep, &frames,
+                          &indexes, &o.max_decoders)) {
         return -1;
     }
-    if (o.num_threads < 0 || o.num_threads > 1024 || o.prefetch_batches < 0 || keep < 0 ||
-        frames < 0 || indexes < 0 || o.max_decoders < 1) {
-        PyErr_SetString(PyExc_ValueError, "an engine option is out of range");
+    if (keep < 0 || frames < 0 || indexes < 0) {
+        PyErr_SetString(PyExc_ValueError, "a number of bytes is negative");
         return -1;
     }
     o.shared = shared != 0;
     o.keep_bytes = (size_t)keep;
     o.frame_cache_bytes = (size_t)frames;
     o.index_bytes = (size_t)indexes;
-    self->desc.run_first = borrow(self, run_first, 8, -1, "run_first");
-    if (self->desc.run_first == NULL) {
-        return -1;
-    }
-    self->desc.n_runs = self->view[self->n_views - 1].len / 8 - 1;
-    if (self->desc.n_runs < 1) {
-        PyErr_SetString(PyExc_ValueError, "the selection holds no episode");
-        return -1;
-    }
-    self->desc.n_rows = self->desc.run_first[self->desc.n_runs];
-    self->desc.run_episode = borrow(self, run_episode, 8, self->desc.n_runs, "run_episode");
-    self->desc.row_index = self->desc.run_episode == NULL
-                               ? NULL
-                               : borrow(self, row_index, 8, self->desc.n_rows, "row_index");
-    self->desc.timestamp = self->desc.row_index == NULL
-                               ? NULL
-                               : borrow(self, timestamp, 4, self->desc.n_rows, "timestamp");
-    if (self->desc.timestamp == NULL || take_paths(self, paths) < 0 ||
-        take_lists(self, cameras, columns, pads) < 0 ||
+    if (take_rows(self, run_first, run_episode, row_index, timestamp) < 0 ||
+        take_paths(self, paths) < 0 || take_lists(self, cameras, columns, pads) < 0 ||
         rp_fields_parse(fields, &self->field, &self->n_fields) < 0 || check_fields(self) < 0) {
         return -1;
     }
@@ -265,7 +272,7 @@ static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     Py_INCREF(args);
     self->owners = args;
     if (engine_fill(self, state, args) < 0) {
-        Py_DECREF(self);
+        Py_DECREF((PyObject *)self);
         return NULL;
     }
     return (PyObject *)self;
@@ -277,8 +284,7 @@ static void engine_shut(struct engine_object *self)
     if (self->loader != NULL && self->users == 0) {
         rp_loader *loader = self->loader;
         self->loader = NULL;
-        Py_BEGIN_ALLOW_THREADS
-        rp_loader_close(&loader);
+        Py_BEGIN_ALLOW_THREADS rp_loader_close(&loader);
         Py_END_ALLOW_THREADS
     }
     if (self->loader == NULL && self->stream.obj != NULL) {
@@ -365,11 +371,10 @@ static PyObject *engine_begin(PyObject *object, PyObject *args)
     struct rp_error err;
     rp_error_clear(&err);
     rp_status status;
-    Py_BEGIN_ALLOW_THREADS
-    status = rp_loader_begin(self->loader, view.buf, view.len / 8, batch_size, drop_last != 0,
-                             &err);
-    Py_END_ALLOW_THREADS
-    if (status == RP_OK) {
+    Py_BEGIN_ALLOW_THREADS status =
+        rp_loader_begin(self->loader, view.buf, view.len / 8, batch_size, drop_last != 0, &err);
+    Py_END_ALLOW_THREADS if (status == RP_OK)
+    {
         Py_buffer before = self->stream;
         self->stream = view;
         view = before;
@@ -398,8 +403,8 @@ static PyObject *engine_next(PyObject *object, PyObject *args)
     rp_status status;
     do {
         rp_error_clear(&err);
-        Py_BEGIN_ALLOW_THREADS
-        status = rp_loader_next(self->loader, SLICE_NS, (int64_t)(timeout_s * 1e9), &batch, &err);
+        Py_BEGIN_ALLOW_THREADS status =
+            rp_loader_next(self->loader, SLICE_NS, (int64_t)(timeout_s * 1e9), &batch, &err);
         Py_END_ALLOW_THREADS
     } while (status == RP_AGAIN && PyErr_CheckSignals() == 0);
     PyObject *result = NULL;
@@ -430,8 +435,7 @@ static PyObject *engine_get(PyObject *object, PyObject *args)
     if (rp_buffer_get(rows, &view, 8, -1, 0, "rows") < 0) {
         return NULL;
     }
-    if ((times != Py_None &&
-         rp_buffer_get(times, &time_view, 8, view.len / 8, 0, "times") < 0) ||
+    if ((times != Py_None && rp_buffer_get(times, &time_view, 8, view.len / 8, 0, "times") < 0) ||
         engine_enter(self, state) < 0) {
         PyBuffer_Release(&view);
         if (time_view.obj != NULL) {
@@ -443,8 +447,8 @@ static PyObject *engine_get(PyObject *object, PyObject *args)
     rp_error_clear(&err);
     uint64_t ticket;
     rp_batch *batch = NULL;
-    rp_status status = rp_loader_submit(self->loader, view.buf, time_view.buf, view.len / 8,
-                                        &ticket, &err);
+    rp_status status =
+        rp_loader_submit(self->loader, view.buf, time_view.buf, view.len / 8, &ticket, &err);
     int submitted = status == RP_OK;
     PyBuffer_Release(&view);
     if (time_view.obj != NULL) {
@@ -452,11 +456,10 @@ static PyObject *engine_get(PyObject *object, PyObject *args)
     }
     while (submitted) {
         rp_error_clear(&err);
-        Py_BEGIN_ALLOW_THREADS
-        status = rp_loader_take(self->loader, ticket, SLICE_NS, (int64_t)(timeout_s * 1e9), &batch,
-                                &err);
-        Py_END_ALLOW_THREADS
-        if (status != RP_AGAIN) {
+        Py_BEGIN_ALLOW_THREADS status = rp_loader_take(self->loader, ticket, SLICE_NS,
+                                                       (int64_t)(timeout_s * 1e9), &batch, &err);
+        Py_END_ALLOW_THREADS if (status != RP_AGAIN)
+        {
             break;
         }
         if (PyErr_CheckSignals() != 0) {
@@ -499,16 +502,16 @@ static PyObject *engine_stats(PyObject *object, PyObject *unused)
     rp_loader_stats(self->loader, &s);
     engine_leave(self);
     const struct rp_counters *c = &s.counters;
-    return Py_BuildValue(
-        "{sL sL sL sL sL sL sL sL sL sd sd sd sd sd sL sL sL sL sL si}", "samples", c->samples,
-        "batches", c->batches, "delivered", c->delivered, "decoded", c->decoded, "preroll",
-        c->preroll, "cache_hits", c->cache_hits, "runs", c->runs, "indexed", c->indexed,
-        "bytes_read", c->bytes_read, "read_s", (double)c->read_ns / 1e9, "decode_s",
-        (double)c->decode_ns / 1e9, "convert_s", (double)c->convert_ns / 1e9, "plan_s",
-        (double)c->plan_ns / 1e9, "wait_s", (double)c->wait_ns / 1e9, "arena_blocks",
-        s.arena.blocks, "arena_bytes", s.arena.bytes, "arena_grown", s.arena.grown,
-        "frame_cache_bytes", s.frame_cache_bytes, "index_bytes", s.index_bytes, "threads",
-        s.threads);
+    return Py_BuildValue("{sL sL sL sL sL sL sL sL sL sd sd sd sd sd sL sL sL sL sL si}", "samples",
+                         c->samples, "batches", c->batches, "delivered", c->delivered, "decoded",
+                         c->decoded, "preroll", c->preroll, "cache_hits", c->cache_hits, "runs",
+                         c->runs, "indexed", c->indexed, "bytes_read", c->bytes_read, "read_s",
+                         (double)c->read_ns / 1e9, "decode_s", (double)c->decode_ns / 1e9,
+                         "convert_s", (double)c->convert_ns / 1e9, "plan_s",
+                         (double)c->plan_ns / 1e9, "wait_s", (double)c->wait_ns / 1e9,
+                         "arena_blocks", s.arena.blocks, "arena_bytes", s.arena.bytes,
+                         "arena_grown", s.arena.grown, "frame_cache_bytes", s.frame_cache_bytes,
+                         "index_bytes", s.index_bytes, "threads", s.threads);
 }
 
 static PyObject *engine_batch_bytes(PyObject *object, PyObject *args)
@@ -530,18 +533,20 @@ static PyObject *engine_batch_bytes(PyObject *object, PyObject *args)
 
 static PyMethodDef engine_methods[] = {
     {"begin", engine_begin, METH_VARARGS,
-     "begin(rows, batch_size, drop_last)\n--\n\nStart a stream over rows (int64). Ends the one\n"
+     "begin($self, rows, batch_size, drop_last, /)\n--\n\nStart a stream over rows (int64). Ends the one\n"
      "before."},
     {"next", engine_next, METH_VARARGS,
-     "next(timeout_s)\n--\n\nThe stream's next Batch, None at its end. LoaderStalledError when no\n"
+     "next($self, timeout_s, /)\n--\n\nThe stream's next Batch, None at its end. LoaderStalledError when "
+     "no\n"
      "work item ends for timeout_s."},
     {"get", engine_get, METH_VARARGS,
-     "get(rows, timeout_s, times=None)\n--\n\nOne Batch of rows (int64); times (float64): seconds\n"
+     "get($self, rows, timeout_s, times=None, /)\n--\n\nOne Batch of rows (int64); times (float64): "
+     "seconds\n"
      "in the file instead of the rows' own."},
-    {"close", engine_close, METH_NOARGS, "close()\n--\n\nStop threads, free memory. Idempotent."},
-    {"stats", engine_stats, METH_NOARGS, "stats()\n--\n\nCounters as a dict."},
+    {"close", engine_close, METH_NOARGS, "close($self, /)\n--\n\nStop threads, free memory. Idempotent."},
+    {"stats", engine_stats, METH_NOARGS, "stats($self, /)\n--\n\nCounters as a dict."},
     {"batch_bytes", engine_batch_bytes, METH_VARARGS,
-     "batch_bytes(n)\n--\n\nBytes of a batch of n samples."},
+     "batch_bytes($self, n, /)\n--\n\nBytes of a batch of n samples."},
     {NULL, NULL, 0, NULL}};
 
 static PyType_Slot engine_slots[] = {
@@ -553,11 +558,11 @@ static PyType_Slot engine_slots[] = {
     {Py_tp_doc,
      "Engine(paths, run_first, run_episode, row_index, timestamp, tolerance, cameras, columns,\n"
      "pads, fields, num_threads, prefetch_batches, shared, keep_bytes, frame_cache_bytes,\n"
-     "index_bytes, max_decoders)\n--\n\nDecodes and batches the rows of one dataset."},
+     "index_bytes, max_decoders, /)\n--\n\nDecodes and batches the rows of one dataset."},
     {0, NULL}};
 
-PyType_Spec rp_engine_spec = {
-    .name = "reelpool._core.Engine",
-    .basicsize = sizeof(struct engine_object),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = engine_slots};
+PyType_Spec rp_engine_spec = {.name = "reelpool._core.Engine",
+                              .basicsize = sizeof(struct engine_object),
+                              .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC |
+                                       Py_TPFLAGS_IMMUTABLETYPE,
+                              .slots = engine_slots};

@@ -5,6 +5,8 @@
 #include "base/thread.h"
 #include "pool/pool.h"
 
+#include <string.h>
+
 struct module_state *rp_state_of(PyTypeObject *type)
 {
     return PyType_GetModuleState(type);
@@ -68,7 +70,8 @@ static PyMethodDef functions[] = {
     {"fork_generation", fork_generation, METH_NOARGS,
      "fork_generation()\n--\n\nForks between the loading process and this one."},
     {"limit_cpu", limit_cpu, METH_VARARGS,
-     "limit_cpu(tier)\n--\n\nChoose kernels of at most this tier, before the first use; returns\n"
+     "limit_cpu(tier, /)\n--\n\nChoose kernels of at most this tier, before the first use; "
+     "returns\n"
      "the tier in use."},
     {"describe", describe, METH_NOARGS,
      "describe()\n--\n\nLibrary versions, CPU tier and codecs of this build."},
@@ -133,6 +136,8 @@ static struct PyModuleDef definition = {.m_base = PyModuleDef_HEAD_INIT,
                                         .m_traverse = module_traverse,
                                         .m_clear = module_clear,
                                         .m_free = module_free};
+
+PyMODINIT_FUNC PyInit__core(void);
 
 PyMODINIT_FUNC PyInit__core(void)
 {

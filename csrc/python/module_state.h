@@ -34,8 +34,8 @@ int rp_numpy_import(void);
 
 /* One field of a batch as Python sees it. */
 struct array_field {
-    char kind;           /* 'B' uint8, 'H' uint16, 'f' float32, 'q' int64, '?' bool */
-    int ndim;            /* of one sample, <= 6 */
+    char kind; /* 'B' uint8, 'H' uint16, 'f' float32, 'q' int64, '?' bool */
+    int ndim;  /* of one sample, <= 6 */
     Py_ssize_t shape[6];
     size_t sample_bytes;
 };

@@ -31,8 +31,8 @@ static PyObject *count_keys(const rp_index *index)
 static PyObject *describe(const rp_index *index)
 {
     const struct rp_codec_params *codec = rp_index_codec(index);
-    PyObject *times = PyByteArray_FromStringAndSize(
-        NULL, (Py_ssize_t)rp_index_addressable(index) * (Py_ssize_t)sizeof(double));
+    PyObject *times = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)rp_index_addressable(index) *
+                                                              (Py_ssize_t)sizeof(double));
     PyObject *counts = count_keys(index);
     if (times == NULL || counts == NULL || copy_times(index, times) < 0) {
         Py_XDECREF(times);
@@ -59,15 +59,13 @@ static PyObject *video_info(PyObject *module, PyObject *args)
     rp_error_clear(&err);
     rp_index *index = NULL;
     rp_status status;
-    Py_BEGIN_ALLOW_THREADS
-    rp_files *files = NULL;
+    Py_BEGIN_ALLOW_THREADS rp_files *files = NULL;
     status = rp_files_new(&path, 1, 1, &files, &err);
     if (status == RP_OK) {
         status = rp_video_index_read(files, 0, &index, NULL, &err);
     }
     rp_files_free(&files);
-    Py_END_ALLOW_THREADS
-    Py_DECREF(path_bytes);
+    Py_END_ALLOW_THREADS Py_DECREF(path_bytes);
     if (status != RP_OK) {
         return state == NULL ? NULL : rp_raise(state, &err);
     }
@@ -78,7 +76,7 @@ static PyObject *video_info(PyObject *module, PyObject *args)
 
 PyMethodDef rp_mp4_functions[] = {
     {"video_info", video_info, METH_VARARGS,
-     "video_info(path)\n--\n\nFacts of an MP4 file's video track as a dict; `times` are the\n"
+     "video_info(path, /)\n--\n\nFacts of an MP4 file's video track as a dict; `times` are the\n"
      "pictures' seconds in presentation order (float64 bytes), `keys_and_bytes` counts key\n"
      "pictures and coded bytes."},
     {NULL, NULL, 0, NULL}};

@@ -33,12 +33,16 @@ static PyObject *order_rows(PyObject *module, PyObject *args)
         PyBuffer_Release(&runs_view);
         return status != RP_OK ? raise_in(module, &err) : NULL;
     }
-    struct rp_order_params params = {.seed = seed, .epoch = epoch, .lanes = lanes, .unit = unit,
-                                     .window = window, .visit = visit, .gop = gop, .span = span};
-    Py_BEGIN_ALLOW_THREADS
-    status = rp_order_rows(run, n_runs, &params, out_view.buf, &err);
-    Py_END_ALLOW_THREADS
-    PyBuffer_Release(&out_view);
+    struct rp_order_params params = {.seed = seed,
+                                     .epoch = epoch,
+                                     .lanes = lanes,
+                                     .unit = unit,
+                                     .window = window,
+                                     .visit = visit,
+                                     .gop = gop,
+                                     .span = span};
+    Py_BEGIN_ALLOW_THREADS status = rp_order_rows(run, n_runs, &params, out_view.buf, &err);
+    Py_END_ALLOW_THREADS PyBuffer_Release(&out_view);
     PyBuffer_Release(&runs_view);
     if (status != RP_OK) {
         return raise_in(module, &err);
@@ -85,11 +89,13 @@ static PyObject *hash64(PyObject *module, PyObject *args)
 
 PyMethodDef rp_order_functions[] = {
     {"order_rows", order_rows, METH_VARARGS,
-     "order_rows(runs, seed, epoch, lanes, unit, window, visit, gop, span, out)\n--\n\nWrite the\n"
+     "order_rows(runs, seed, epoch, lanes, unit, window, visit, gop, span, out, /)\n--\n\nWrite "
+     "the\n"
      "epoch's sequence of row numbers into out (int64). runs: int64 (n, 3) of first id,\n"
      "frame_index, length."},
     {"order_slice", order_slice, METH_VARARGS,
-     "order_slice(lanes, p, q, rank, world, out)\n--\n\nWrite the positions of batch [p, q) that\n"
+     "order_slice(lanes, p, q, rank, world, out, /)\n--\n\nWrite the positions of batch [p, q) "
+     "that\n"
      "rank takes into out (int64); returns how many."},
-    {"hash64", hash64, METH_VARARGS, "hash64(seed, epoch, tag, index)\n--\n\nThe order's hash."},
+    {"hash64", hash64, METH_VARARGS, "hash64(seed, epoch, tag, index, /)\n--\n\nThe order's hash."},
     {NULL, NULL, 0, NULL}};

@@ -1,6 +1,7 @@
 #include "python/module_state.h"
 
 #include <math.h>
+#include <string.h>
 
 static int put(PyObject *dict, const char *name, PyObject *value)
 {

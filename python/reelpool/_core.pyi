@@ -1,0 +1,84 @@
+"""The C core. Internal: the public classes wrap it."""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+from typing_extensions import Buffer
+
+_Field = tuple[str, tuple[int, ...]]
+
+@final
+class Engine:
+    def __new__(
+        cls,
+        paths: list[bytes],
+        run_first: Buffer,
+        run_episode: Buffer,
+        row_index: Buffer,
+        timestamp: Buffer,
+        tolerance: float,
+        cameras: list[tuple[Any, ...]],
+        columns: list[tuple[Any, ...]],
+        pads: list[Any],
+        fields: list[_Field],
+        num_threads: int,
+        prefetch_batches: int,
+        shared: bool,
+        keep_bytes: int,
+        frame_cache_bytes: int,
+        index_bytes: int,
+        max_decoders: int,
+        /,
+    ) -> Engine: ...
+    def begin(self, rows: Buffer, batch_size: int, drop_last: bool, /) -> None: ...
+    def next(self, timeout_s: float, /) -> Batch | None: ...
+    def get(self, rows: Buffer, timeout_s: float, times: Buffer | None = ..., /) -> Batch: ...
+    def close(self) -> None: ...
+    def stats(self) -> dict[str, Any]: ...
+    def batch_bytes(self, n: int, /) -> int: ...
+
+@final
+class Batch:
+    @property
+    def rows(self) -> np.ndarray: ...
+    @property
+    def position(self) -> int: ...
+    def __len__(self) -> int: ...
+    def arrays(self) -> list[np.ndarray]: ...
+    def lend(self) -> tuple[int, int, int, int, tuple[int, ...]]: ...
+
+@final
+class BlockMap:
+    def __new__(cls, fd: int, bytes: int) -> BlockMap: ...
+    @property
+    def leases(self) -> int: ...
+    def lease(
+        self, fields: list[_Field], offsets: Sequence[int], n: int, /
+    ) -> list[np.ndarray]: ...
+
+@final
+class Lease: ...
+
+def order_rows(
+    runs: Buffer,
+    seed: int,
+    epoch: int,
+    lanes: int,
+    unit: int,
+    window: int,
+    visit: int,
+    gop: int,
+    span: int,
+    out: Buffer,
+    /,
+) -> None: ...
+def order_slice(
+    lanes: int, p: int, q: int, rank: int, world: int, out: Buffer, /
+) -> int: ...
+def hash64(seed: int, epoch: int, tag: int, index: int, /) -> int: ...
+def video_info(path: Any, /) -> dict[str, Any]: ...
+def live_objects() -> int: ...
+def fork_generation() -> int: ...
+def limit_cpu(tier: str, /) -> str: ...
+def describe() -> dict[str, Any]: ...

@@ -1,0 +1,58 @@
+"""Which rank of how many this process is. Resolved at first iteration, logged once with its source."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+logger = logging.getLogger("reelpool")
+
+_PAIRS = (
+    ("RANK", "WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+)
+
+
+def _checked(rank: int, world: int, source: str) -> tuple[int, int]:
+    if not (world >= 1 and 0 <= rank < world):
+        raise ValueError(f"rank {rank} of world size {world} (from {source}) is not possible")
+    if world > 1:
+        logger.info("rank %d of %d (from %s)", rank, world, source)
+    return rank, world
+
+
+def resolve_rank(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
+    """(rank, world size): the arguments; torch.distributed if initialised; the launcher's variables
+    (RANK and WORLD_SIZE, PMI_, OMPI_COMM_WORLD_, MV2_COMM_WORLD_); SLURM's inside a step; else
+    (0, 1). Raises ValueError for one argument without the other, or an impossible pair.
+    """
+    if (rank is None) != (world_size is None):
+        raise ValueError("rank= and world_size= go together")
+    if rank is not None and world_size is not None:
+        return _checked(rank, world_size, "the arguments")
+    torch = sys.modules.get("torch")
+    dist = getattr(torch, "distributed", None)
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        return _checked(dist.get_rank(), dist.get_world_size(), "torch.distributed")
+    pairs = list(_PAIRS)
+    if os.environ.get("SLURM_STEP_ID"):
+        pairs.append(("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
+    for rank_name, world_name in pairs:
+        found = os.environ.get(rank_name), os.environ.get(world_name)
+        if found[0] is not None and found[1] is not None:
+            source = f"{rank_name}, {world_name}"
+            try:
+                numbers = int(found[0]), int(found[1])
+            except ValueError:
+                raise ValueError(f"{source}: {found[0]!r}, {found[1]!r} are no integers") from None
+            return _checked(*numbers, source)
+    return 0, 1
+
+
+def local_world_size() -> int:
+    """Ranks on this node (LOCAL_WORLD_SIZE), at least 1."""
+    text = os.environ.get("LOCAL_WORLD_SIZE", "").strip()
+    return max(1, int(text)) if text.isdigit() else 1
