@@ -2,9 +2,9 @@
 
     python tests/data/make_damaged.py SEED N OUT [--codec h264 --codec av1 ...]
 
-Writes OUT/clean/<clip>.mp4 (made here with the ffmpeg program), OUT/damaged/<number>.mp4 (N of them)
-and OUT/manifest.json: a list of {file, source, codec, kind, detail, expect}. The same SEED and N give
-the same damage to the same clean bytes; clean bytes depend on the encoders installed.
+Writes OUT/clean/<clip>.mp4 (made here with the ffmpeg program), N files OUT/damaged/<number>.mp4
+and OUT/manifest.json: a list of {file, source, codec, kind, detail, expect}. The same SEED and N
+give the same damage to the same clean bytes; clean bytes depend on the encoders installed.
 
 `expect` is what a reader may do: "intact" must read everything and equal the source; "damaged" must
 give for each frame either the source's pixels or a typed error, never other pixels.
@@ -53,7 +53,7 @@ def boxes(data, start=0, end=None, path=""):
             (size,) = struct.unpack_from(">Q", data, start + 8)
             head = 16
         stop = end if size == 0 else start + size
-        if stop > end or size != 0 and size < head:
+        if stop > end or (size != 0 and size < head):
             return
         name = path + "/" + kind.decode("latin1")
         yield name, start + head, stop
@@ -209,7 +209,13 @@ def damage(rng, number, chosen, structural, clean, out):
         encode(source, "320x240", 2, ODD[kind])
         target.write_bytes(source.read_bytes())
         codec = "hevc" if kind == "gray12" else "h264"
-        entry = {"source": source.name, "codec": codec, "kind": kind, "detail": "", "expect": "intact"}
+        entry = {
+            "source": source.name,
+            "codec": codec,
+            "kind": kind,
+            "detail": "",
+            "expect": "intact",
+        }
     else:
         name = rng.choice(chosen)
         if kind is false_key:  # needs a clip whose GOPs have inner samples
