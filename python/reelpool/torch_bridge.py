@@ -8,6 +8,7 @@ and gives it back when the last tensor of the batch is gone.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from typing import Any
 
@@ -60,7 +61,7 @@ class LentBatch(dict):
         own = data.tensors()
         fields = {e.key: e.at for e in layout.entries if e.source == "field"}
         refs = {key: fields[key] for key in self if key in fields and self[key] is own.get(key)}
-        if not refs:
+        if not refs or not all(_exclusive(own[key]) for key in fields):
             return None
         try:
             fd, block, size, samples, offsets = batch.lend()
@@ -79,6 +80,22 @@ class LentBatch(dict):
                           rest)  # fmt: skip
 
 
+def _exclusive(tensor: torch.Tensor) -> bool:
+    """Whether nobody but the batch being sent holds the tensor or a view of its memory.
+
+    What somebody keeps (a dataset that caches its items, say) must not be lent: the receiver's
+    release would let new pictures overwrite it. Where torch does not tell, the answer is no.
+    """
+    count = getattr(torch._C, "_storage_Use_Count", None)
+    if count is None:
+        return False
+    storage = tensor.untyped_storage()
+    # The tensor and `storage` share the memory; the tensor is held by the two dicts, this
+    # function's argument and the caller's expression.
+    return count(storage._cdata) <= 2 and sys.getrefcount(tensor) <= _HOLDERS
+
+
+_HOLDERS = 4  # two dicts, the parameter, getrefcount's own
 _sent: set[tuple[int, int, int]] = set()  # blocks whose descriptor went out
 
 
