@@ -33,11 +33,16 @@ def number(value: float) -> str:
     return f"{value:.2f}" if size >= 0.1 else f"{value:.3g}"
 
 
+def _tick(value: float) -> str:
+    return f"{value:,.10g}"
+
+
 def _text(x: float, y: float, text: str, anchor: str = "start", **style: Any) -> str:
     size, fill, weight = style.get("size", 12), style.get("fill", INK), style.get("weight", 400)
+    halo = ' paint-order="stroke" stroke="#ffffff" stroke-width="4"' if style.get("halo") else ""
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" '
-        f'font-weight="{weight}" fill="{fill}">{html.escape(text)}</text>'
+        f'font-weight="{weight}" fill="{fill}"{halo}>{html.escape(text)}</text>'
     )
 
 
@@ -83,10 +88,10 @@ def svg_bars(
     def x(value: float) -> float:
         return left + value / ticks[-1] * plot
 
-    parts = [_text(12, 22, title, weight=600, size=15)]
+    parts, values = [_text(12, 22, title, weight=600, size=15)], []
     for tick in ticks:
         parts.append(f'<path d="M{x(tick):.1f} {top}V{bottom:.1f}" stroke="{RULE}"/>')
-        parts.append(_text(x(tick), bottom + 17, number(tick), "middle", fill=FAINT, size=11))
+        parts.append(_text(x(tick), bottom + 17, _tick(tick), "middle", fill=FAINT, size=11))
     parts.append(_text(left + plot / 2, bottom + 36, unit, "middle", fill=FAINT))
     for i, (label, value, low, high, colour) in enumerate(bars):
         y = top + row * i + 5
@@ -101,7 +106,8 @@ def svg_bars(
                 f'<path d="M{x(low):.1f} {y + 10:.1f}H{x(high):.1f}M{x(low):.1f} {y + 6:.1f}v8'
                 f'M{x(high):.1f} {y + 6:.1f}v8" stroke="{INK}" fill="none"/>'
             )
-        parts.append(_text(x(max(high, value)) + 7, y + 14, number(value), weight=600))
+        value_at = x(max(high, value)) + 7
+        values.append(_text(value_at, y + 14, number(value), weight=600, halo=True))
     for label, value in marks:
         parts.append(
             f'<path d="M{x(value):.1f} {top - 8}V{bottom:.1f}" stroke="{INK}" '
@@ -110,7 +116,7 @@ def svg_bars(
         half = _width(label) / 2
         at = min(max(x(value), left + half - 60), width - half - 6)
         parts.append(_text(at, top - 14, label, "middle", fill=INK))
-    return _svg(width, bottom + 48, parts, title)
+    return _svg(width, bottom + 48, parts + values, title)
 
 
 def svg_lines(
@@ -130,8 +136,9 @@ def svg_lines(
                                 _text(12, 46, "no samples", fill=FAINT)], title)  # fmt: skip
     ys = [y for _, points in lines for _, y in points]
     low = 0.0 if zero else min(ys)
-    span = max(max(ys) - low, 1e-12)
-    ticks = [low + t for t in nice_ticks(span)]
+    step = nice_ticks(max(max(ys) - low, 1e-9))[1]
+    low = math.floor(low / step) * step
+    ticks = [low + t for t in nice_ticks(max(max(ys) - low, step))]
     x_max = max(x for _, points in lines for x, _ in points) or 1.0
     left, right, top = 78.0, 20.0, 54.0
     bottom = height - 48.0
@@ -145,7 +152,7 @@ def svg_lines(
     for tick in ticks:
         y = float(at(0, tick).split()[1])
         parts.append(f'<path d="M{left} {y:.1f}H{width - right}" stroke="{RULE}"/>')
-        parts.append(_text(left - 8, y + 4, number(tick), "end", fill=FAINT, size=11))
+        parts.append(_text(left - 8, y + 4, _tick(tick), "end", fill=FAINT, size=11))
     for tick in nice_ticks(x_max, 8):
         if tick <= x_max * 1.0001:
             x = float(at(tick, low).split()[0])

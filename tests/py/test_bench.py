@@ -105,7 +105,7 @@ def test_memory_of_children_counts():
     process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     watch = metrics.MemoryWatch(process.pid, 0.05)
     deadline = time.monotonic() + 60
-    while watch.peaks()["peak_rss_gb"] < 0.08 and time.monotonic() < deadline:
+    while watch.peaks()["peak_pss_gb"] < 0.08 and time.monotonic() < deadline:
         time.sleep(0.05)
     watch.stop()
     session.os.killpg(process.pid, session.signal.SIGKILL)
@@ -128,11 +128,8 @@ def test_cases_that_cannot_run_are_named(facts, monkeypatch):
     monkeypatch.setattr(scenarios, "_importable", lambda *_: False)
     cases, absent = scenarios.build(options(), facts, sys.executable)
     assert {(c.impl, c.loader) for c in cases} == {("reelpool", "threads")}
-    assert sorted(absent) == [
-        "av: av is not importable",
-        "lerobot: lerobot is not importable",
-        "torchcodec: torch is not importable",
-    ]
+    assert len(absent) == 1
+    assert absent[0].startswith("lerobot, torchcodec, av: not importable")
 
 
 def test_gop_order_is_only_for_our_threads(facts, monkeypatch):

@@ -90,12 +90,12 @@ def summarize(raw: dict, case: dict, lengths: list[int]) -> dict[str, Any]:
 def series(raw: dict, points: int = 40) -> list[tuple[float, float]]:
     """(seconds after iter(), samples/s) over the whole run, in at most `points` bins."""
     arrivals, sizes = raw["arrivals"], raw["sizes"]
-    width = arrivals[-1] / min(points, max(1, len(arrivals) // 4))
+    count = min(points, max(1, len(arrivals) // 4))
+    width = arrivals[-1] / count
     bins: dict[int, int] = {}
     for at, size in zip(arrivals, sizes):
-        bins[min(int(at / width), points - 1)] = (
-            bins.get(min(int(at / width), points - 1), 0) + size
-        )
+        place = min(int(at / width), count - 1)
+        bins[place] = bins.get(place, 0) + size
     return [((i + 0.5) * width, bins.get(i, 0) / width) for i in range(max(bins) + 1)]
 
 

@@ -16,11 +16,11 @@ h1{font-size:26px;margin:0 0 4px}h2{font-size:19px;margin:34px 0 10px}
 padding:14px;margin:14px 0}
 table{border-collapse:collapse;font-size:13px;width:100%}
 th,td{padding:5px 7px;text-align:right;border-bottom:1px solid #e8ebee;white-space:nowrap}
-th:first-child,td:first-child,.facts td{text-align:left}.facts td{white-space:normal}
+th:first-child,td:first-child,.facts td,.facts th{text-align:left}.facts td{white-space:normal}
 th{color:#5c6773;font-weight:600}
-small,.faint{color:#5c6773}svg{max-width:100%;height:auto;display:block}
+small,.faint{color:#5c6773}svg{width:100%;height:auto;display:block}
 pre{background:#f0f2f4;padding:10px;border-radius:6px;overflow-x:auto;font-size:13px}
-img{max-width:100%;height:auto}
+img{max-width:100%;height:auto}.thumbs th{white-space:normal}.thumb{width:92px;display:block}
 """
 
 
@@ -89,8 +89,6 @@ def build(
     """The report; `sheet_png` is a data URI of the contact sheet."""
     done = [r for r in results if r.figures]
     body = []
-    if sheet_png:
-        body.append(card(f'<img alt="frames of one batch" src="{sheet_png}">'))
     body.append("<h2>Throughput</h2>")
     for what in dict.fromkeys(r.case.what for r in done):
         same = [r for r in done if r.case.what == what]
@@ -125,6 +123,9 @@ def build(
         for kind, values in floors["frames_per_s"].items()
     ]
     body.append(card(table(["floor", "frames/s, each measurement"], measured, "facts")))
+    if sheet_png:
+        body.append("<h2>One batch</h2>")
+        body.append(card(f'<img alt="frames of one batch" src="{sheet_png}">'))
     body.append("<h2>Environment</h2>")
     facts = [[k, str(v)] for k, v in env.items() if k != "command"]
     for result in done:

@@ -7,6 +7,7 @@ arrived; the parent computes every figure, and watches memory from outside.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import platform
@@ -128,6 +129,9 @@ def torch_epochs(dataset: Any, config: dict, **options: Any) -> Callable[[int], 
 
 def reelpool_case(config: dict) -> tuple[Callable[[int], Batches], Callable[[], dict]]:
     """Our classes: `Loader` threads, or a torch DataLoader with workers."""
+    if importlib.util.find_spec("torch"):
+        import torch  # noqa: F401  a training script has it, so the first batch need not wait for it
+
     import reelpool
 
     dataset = reelpool.LeRobotDataset(

@@ -170,7 +170,7 @@ def _why_not(case: Case, own: str, seen: dict[tuple[str, str], bool]) -> str | N
 
 
 def build(args: argparse.Namespace, facts: Facts, own: str) -> tuple[list[Case], list[str]]:
-    """The cases of a command line that can run, and one reason per impl that cannot run at all."""
+    """The cases that can run, and lines that say which readers cannot."""
     cases = []
     for order, mode, dtype in _work(args):
         for impl in args.impl:
@@ -188,13 +188,19 @@ def build(args: argparse.Namespace, facts: Facts, own: str) -> tuple[list[Case],
     for case in cases:
         case.skipped = _why_not(case, own, seen)
     chosen = [c for c in cases if c.skipped is None]
-    absent = {}
-    for case in cases:
-        if case.impl not in {c.impl for c in chosen}:
-            absent[case.impl] = (
-                case.skipped if "import" in case.skipped else absent.get(case.impl, case.skipped)
-            )
-    return chosen, [f"{impl}: {why}" for impl, why in absent.items()]
+    missing, other = [], []
+    for impl in dict.fromkeys(c.impl for c in cases):
+        reasons = [c.skipped for c in cases if c.impl == impl]
+        if None in reasons:
+            continue
+        if any("importable" in r for r in reasons):
+            missing.append(impl)
+        else:
+            other.append(f"{impl} {reasons[0]}")
+    if missing:
+        hint = "" if args.lerobot_python else "; --lerobot_python EXE runs them elsewhere"
+        other.append(f"{', '.join(missing)}: not importable here{hint}")
+    return chosen, other
 
 
 def _work(args: argparse.Namespace) -> list[tuple[str, str, str]]:

@@ -12,6 +12,7 @@ import resource
 import shutil
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -54,7 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print all findings; 1 if one of them is a FAIL."""
-    lines = examine(args.dataset, args.root)
+    lines = examine(args.dataset, args.root, args.verbose)
     failed = sum(line.status == "FAIL" for line in lines)
     warned = sum(line.status == "WARN" for line in lines)
     verdict = f"{failed} FAIL, {warned} WARN, {len(lines) - failed - warned} ok"
@@ -77,7 +78,9 @@ def _text(lines: list[Line]) -> Iterator[str]:
             yield f"        Fix: {line.fix}"
 
 
-def examine(dataset: str | None = None, root: Path | None = None) -> list[Line]:
+def examine(
+    dataset: str | None = None, root: Path | None = None, verbose: bool = False
+) -> list[Line]:
     """Run every section; one that breaks becomes a FAIL line of its own."""
     sections: list[tuple[str, Callable[[], Findings]]] = [
         ("host", _host), ("native", _native), ("decode", _decode), ("python", _python),
@@ -90,8 +93,10 @@ def examine(dataset: str | None = None, root: Path | None = None) -> list[Line]:
         try:
             lines += [Line(name, *finding) for finding in section()]
         except Exception as error:  # a section reports, whatever it meets
+            if verbose:
+                traceback.print_exc()
             text = f"{type(error).__name__}: {error}"
-            lines.append(Line(name, "FAIL", text, "reelpool doctor -v shows where"))
+            lines.append(Line(name, "FAIL", text, "run it again with -v to see where"))
     return lines
 
 
@@ -107,9 +112,9 @@ def _host() -> Findings:
     from .. import env
 
     cpus, memory = env.granted_cpus(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    granted = getattr(env, "granted_memory", lambda: memory)()
+    granted = min(env.granted_memory(), memory)
     yield "ok", f"{platform.machine()}, {_cpu_model()}", None
-    yield "ok", f"{cpus} of {os.cpu_count()} CPUs granted, {_gib(granted)} of memory", None
+    yield "ok", f"{cpus} of {os.cpu_count()} CPUs and {_gib(granted)} of memory granted", None
     if granted < 2 << 30:
         yield "WARN", "less than 2 GiB of memory", "use a smaller memory_budget= and batch_size="
     shm = shutil.disk_usage("/dev/shm").total if os.path.isdir("/dev/shm") else 0
@@ -144,17 +149,14 @@ def _native() -> Findings:
         return
     found = core.describe()
     yield "ok", f"_core loads, CPU tier {found.get('cpu_tier', 'unknown')}", None
-    for key, value in found.items():
-        if key not in ("cpu_tier", "supports"):
-            yield "ok", f"{key} {_flat(value)}", None
-
-
-def _flat(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{k} {v}" for k, v in value.items())
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(str, value))
-    return str(value)
+    yield "ok", str(found.get("libraries", "library versions unknown")), None
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as stream:
+        paths = {line.split(maxsplit=5)[-1].strip() for line in stream if "libavcodec" in line}
+    if len(paths) > 1:
+        fix = "import one package with FFmpeg inside per process"
+        yield "WARN", f"several libavcodec are loaded: {', '.join(sorted(paths))}", fix
+    else:
+        yield "ok", f"loaded from {', '.join(paths) or 'the extension itself'}", None
 
 
 def _decode() -> Findings:
@@ -245,8 +247,8 @@ def _caches() -> Findings:
 def _ranks() -> Findings:
     from .. import distributed
 
-    rank, world, source = distributed.resolve()
-    yield "ok", f"rank {rank} of {world}, from {source}", None
+    rank, world = distributed.resolve_rank()
+    yield "ok", f"rank {rank} of {world}, {distributed.local_world_size()} on this machine", None
 
 
 def _dataset(name: str | None, root: Path | None) -> Findings:

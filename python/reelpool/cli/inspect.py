@@ -132,8 +132,7 @@ def _page(args: Any, name: str, root: Path | None, plain: Any, document: dict) -
     first, last = int(row["dataset_from_index"]), int(row["dataset_to_index"])
     chosen = np.unique(np.linspace(first, last - 1, min(args.frames, last - first)).round())
     items = [plain[int(i)] for i in chosen]
-    cells = [[c, *[f'<img alt="" src="{pictures.png_data_uri(i[c], 220)}">' for i in items]]
-             for c in meta.camera_keys]  # fmt: skip
+    cells = [[camera, *[_thumb(item[camera]) for item in items]] for camera in meta.camera_keys]
     head = ["", *[f"frame {int(i['frame_index'])}, {float(i['timestamp']):.2f} s" for i in items]]
     body = [f"<h2>Episode {episode}: {html.escape(items[0]['task'])}</h2>",
             report.card(_raw_table(head, cells))]  # fmt: skip
@@ -159,10 +158,14 @@ def _page(args: Any, name: str, root: Path | None, plain: Any, document: dict) -
     return report.page(f"reelpool inspect: {name}", subtitle, body)
 
 
+def _thumb(picture: Any) -> str:
+    return f'<img alt="" class="thumb" src="{pictures.png_data_uri(picture, 220)}">'
+
+
 def _raw_table(head: list[str], rows: list[list[str]]) -> str:
     top = "".join(f"<th>{html.escape(h)}</th>" for h in head)
     body = "".join("<tr>" + "".join(f"<td>{c}</td>" for c in row) + "</tr>" for row in rows)
-    return f"<table><tr>{top}</tr>{body}</table>"
+    return f"<table class='thumbs'><tr>{top}</tr>{body}</table>"
 
 
 def _curves(plain: Any, first: int, last: int) -> tuple[list[float], dict[str, np.ndarray]]:
@@ -216,7 +219,9 @@ def _times(plain: Any, first: int, last: int, episode: int) -> list[str]:
     if not lines:
         return []
     worst = max(d for _, points in lines for _, d in points)
-    return ["<h2>Timestamps</h2>", report.card(pictures.svg_lines(
-        f"Distance of each frame's time to the nearest stored one: at most {worst:.3g} ms, "
-        f"{plain.tolerance_s * 1e3:g} ms allowed",
-        "frame of the episode", "ms", lines, height=220))]  # fmt: skip
+    said = (
+        f"Distance of each frame's wanted time to the nearest time stored in the video: at most "
+        f"{worst:.3g} ms; tolerance_s allows {plain.tolerance_s * 1e3:g} ms."
+    )
+    chart = pictures.svg_lines("Distance", "frame of the episode", "ms", lines, height=220)
+    return ["<h2>Timestamps</h2>", f"<p class='faint'>{said}</p>", report.card(chart)]

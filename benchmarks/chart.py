@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""Draw the chart of the README from the committed results: `python benchmarks/chart.py`.
+
+Reads benchmarks/results/*.json (files of `reelpool bench`) and writes benchmarks/results/chart.svg:
+one panel per kind of work, delivered frames/s per reader, with the decode floor of the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "python"))
+
+from reelpool import pictures  # noqa: E402
+
+READERS = ("reelpool", "lerobot", "torchcodec", "av")
+TITLES = {
+    "single": "single frames",
+    "sarm": "windows of 8 frames 1 s apart",
+    "sarm_action": "single frames, windows of actions",
+    "sequential": "in file order",
+    "random": "uniform shuffle",
+    "gop": "shuffled by whole GOPs",
+}
+
+
+def read(folder: Path) -> list[dict]:
+    """All result records of a folder."""
+    records = [json.loads(p.read_text()) for p in sorted(folder.glob("*.json"))]
+    return [r for r in records if "decoded_frames_per_s" in r]
+
+
+def panels(records: list[dict]) -> list[str]:
+    """One SVG per (dataset, mode, order, dtype), most readers first."""
+    groups: dict[tuple, list[dict]] = {}
+    for record in records:
+        key = tuple(record[k] for k in ("repo_id", "mode", "order", "dtype"))
+        groups.setdefault(key, []).append(record)
+    out = []
+    for (name, mode, order, dtype), same in sorted(groups.items(), key=lambda g: -len(g[1])):
+        bars = []
+        for record in sorted(same, key=lambda r: -r["decoded_frames_per_s"]):
+            value = record["decoded_frames_per_s"]
+            low, high = record["range"].get("decoded_frames_per_s", (value, value))
+            workers = f" ({record['num_workers']})" if record["loader"] == "workers" else ""
+            label = f"{record['impl']} {record['loader']}{workers}"
+            bars.append((label, value, low, high, READERS.index(record["impl"])))
+        floor = sum(r["floor_frames_per_s"] for r in same) / len(same)
+        title = f"{TITLES[mode]}, {TITLES[order]}, {dtype}, batch {same[0]['batch_size']}: {name}"
+        mark = (f"decode floor {pictures.number(floor)}", floor)
+        out.append(pictures.svg_bars(title, "delivered frames/s, all cameras", bars, [mark]))
+    return out
+
+
+def stack(charts: list[str], footer: str) -> str:
+    """The charts one below the other, in one SVG."""
+    y, parts = 0.0, []
+    for chart in charts:
+        parts.append(chart.replace("<svg ", f'<svg y="{y:.0f}" ', 1))
+        y += float(re.search(r'height="(\d+)"', chart).group(1))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 {y + 26:.0f}" width="760" '
+        f'height="{y + 26:.0f}" {pictures.FONT}>\n<rect width="100%" height="100%" fill="#ffffff"/>'
+        f'\n{"".join(parts)}<text x="12" y="{y + 14:.0f}" font-size="11" fill="{pictures.FAINT}">'
+        f"{footer}</text>\n</svg>\n"
+    )
+
+
+def main() -> None:
+    """Write the chart, or say that there is nothing to draw."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    parser.add_argument("--out", type=Path, default=HERE / "results/chart.svg")
+    args = parser.parse_args()
+    records = read(args.results)
+    if not records:
+        raise SystemExit(f"{args.results} holds no results: run `make bench` first")
+    env = records[0]["env"]
+    repeats = min(r["repeats"] for r in records)
+    footer = (
+        f"{env['cpu']}, {env['cpus_granted']} CPUs; median of {repeats} interleaved repeats, "
+        f"whiskers min-max; {env['date']}"
+    )
+    args.out.write_text(stack(panels(records), footer))
+    print(args.out)
+
+
+if __name__ == "__main__":
+    main()
