@@ -26,7 +26,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#define MAX_BYTES   ((int64_t)512 << 20) /* of packets held; the rest of a larger file is left out */
+#define MAX_BYTES   ((int64_t)512 << 20) /* of packets held; what follows is left out */
 #define MAX_THREADS 256
 
 struct floor {
