@@ -188,6 +188,9 @@ static rp_status send_sample(struct decoding *d, int64_t i, const struct rp_byte
     int64_t began = rp_now_ns();
     rp_status status = rp_decoder_send(d->decoder, &packet, err);
     rp_count(&d->worker->loader->counters.decode_ns, rp_now_ns() - began);
+    if (status == RP_AGAIN) { /* all pictures were taken before: it has no reason to wait */
+        status = rp_error_set(err, RP_E_DECODE, "the decoder takes no packet and gives no picture");
+    }
     if (status != RP_OK) {
         rp_error_at_file(err, rp_files_path(d->worker->loader->files, d->run->file), sample.offset,
                          sample.size);
