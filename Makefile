@@ -12,7 +12,7 @@ VENV   := .venv/bin/python
 BUILD_C := $(VENV) tests/build_c.py
 NOT_HERE := not net and not gpu and not slurm and not soak
 
-.PHONY: help setup demo bench test lint format clean test-c test-asan test-tsan fuzz-replay fuzz parity nightly
+.PHONY: help setup clips demo bench test lint format clean test-c test-asan test-tsan fuzz-replay fuzz parity nightly
 .DEFAULT_GOAL := help
 
 help:
@@ -27,18 +27,27 @@ demo: setup
 bench: setup
 	$(VENV) -m reelpool bench $(ROOT) --repeats 5 --out_dir bench_out
 
-test: setup
+# Clips of every codec and layout; without the ffmpeg program the tests that want them skip.
+build/clips/.made: tests/data/make_clips.py
+	@if command -v ffmpeg >/dev/null; then \
+	    $(VENV) tests/data/make_clips.py build/clips >/dev/null && touch $@; \
+	else echo "no ffmpeg program: tests of generated clips will skip" >&2; fi
+
+clips: setup
+	@$(MAKE) -s build/clips/.made
+
+test: clips
 	@$(BUILD_C) c
 	@$(BUILD_C) --variant asan fuzz-replay
 	@$(VENV) -m pytest -q -m "$(NOT_HERE)"
 
-test-c: setup
+test-c: clips
 	@$(BUILD_C)
 
-test-asan: setup
+test-asan: clips
 	@$(BUILD_C) --variant asan
 
-test-tsan: setup
+test-tsan: clips
 	@$(BUILD_C) --variant tsan
 
 fuzz-replay: setup
