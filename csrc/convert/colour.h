@@ -7,7 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* y' = mulhi(8Y - yoff, yc), R = y' + mulhi(8V - 1024, vr) and so on; mulhi(a, b) = (a * b) >> 16. */
+/* y' = mulhi(8Y - yoff, yc), R = y' + mulhi(8V - 1024, vr) and so on, with
+ * mulhi(a, b) = (a * b) >> 16. */
 struct rp_colour {
     int16_t yc, yoff;
     int16_t vr, ub, vg, ug;

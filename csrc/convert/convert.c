@@ -89,9 +89,9 @@ static rp_status reserve_planes(struct rp_grown *buffer, int width, int height,
 {
     size_t plane = (size_t)width * (size_t)height;
     RP_TRY(rp_grown_reserve(buffer, 3 * plane, err));
-    *out = (struct rp_planes){
-        .plane = {buffer->data, buffer->data + plane, buffer->data + 2 * plane},
-        .row_stride = width};
+    *out =
+        (struct rp_planes){.plane = {buffer->data, buffer->data + plane, buffer->data + 2 * plane},
+                           .row_stride = width};
     return RP_OK;
 }
 
@@ -150,12 +150,15 @@ static rp_status resized(const struct rp_image *image, const struct rp_target *t
     return RP_OK;
 }
 
+static bool is_size(int width, int height)
+{
+    return width >= 1 && height >= 1 && width <= MAX_SIDE && height <= MAX_SIDE;
+}
+
 rp_status rp_convert(const struct rp_image *image, const struct rp_target *target,
                      rp_scratch *scratch, struct rp_error *err)
 {
-    if (image->width < 1 || image->height < 1 || image->width > MAX_SIDE ||
-        image->height > MAX_SIDE || target->width < 1 || target->height < 1 ||
-        target->width > MAX_SIDE || target->height > MAX_SIDE) {
+    if (!is_size(image->width, image->height) || !is_size(target->width, target->height)) {
         RP_FAIL(err, RP_E_UNSUPPORTED, "a picture of %dx%d to %dx%d: sides are 1 to %d pixels",
                 image->width, image->height, target->width, target->height, MAX_SIDE);
     }

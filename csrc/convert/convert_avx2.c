@@ -2,8 +2,8 @@
 
 #if defined(__x86_64__)
 
-#include <immintrin.h>
-#include <string.h>
+#    include <immintrin.h>
+#    include <string.h>
 
 /* 32 pixels of two rows at a time; both rows share the chroma terms. Unpacking works per 128-bit
  * lane: "low" holds pixels 0-7 and 16-23, "high" 8-15 and 24-31, and packing undoes it.
@@ -13,10 +13,10 @@
  * of two rows in the first-level cache, then row by row: six rows written 32 bytes in turn would
  * flush the write buffers half full. */
 
-#define AVX2   __attribute__((target("avx2,fma")))
-#define INLINE __attribute__((target("avx2,fma"), always_inline)) static inline
-#define BLOCK  32   /* pixels */
-#define STRIP  1024 /* pixels, a multiple of BLOCK */
+#    define AVX2   __attribute__((target("avx2,fma")))
+#    define INLINE __attribute__((target("avx2,fma"), always_inline)) static inline
+#    define BLOCK  32   /* pixels */
+#    define STRIP  1024 /* pixels, a multiple of BLOCK */
 
 struct constants {
     __m256i yc, yoff, vr, ub, vg, ug;
@@ -33,10 +33,12 @@ struct rgb {
 
 INLINE struct constants load_constants(const struct rp_colour *c)
 {
-    return (struct constants){
-        .yc = _mm256_set1_epi16(c->yc), .yoff = _mm256_set1_epi16(c->yoff),
-        .vr = _mm256_set1_epi16(c->vr), .ub = _mm256_set1_epi16(c->ub),
-        .vg = _mm256_set1_epi16(c->vg), .ug = _mm256_set1_epi16(c->ug)};
+    return (struct constants){.yc = _mm256_set1_epi16(c->yc),
+                              .yoff = _mm256_set1_epi16(c->yoff),
+                              .vr = _mm256_set1_epi16(c->vr),
+                              .ub = _mm256_set1_epi16(c->ub),
+                              .vg = _mm256_set1_epi16(c->vg),
+                              .ug = _mm256_set1_epi16(c->ug)};
 }
 
 INLINE __m256i load_chroma(const uint8_t *from)
@@ -52,10 +54,12 @@ INLINE struct terms chroma_terms(const struct constants *k, const uint8_t *u8, c
     __m256i r = _mm256_mulhi_epi16(v, k->vr);
     __m256i g = _mm256_add_epi16(_mm256_mulhi_epi16(u, k->ug), _mm256_mulhi_epi16(v, k->vg));
     __m256i b = _mm256_mulhi_epi16(u, k->ub);
-    return (struct terms){
-        .r_low = _mm256_unpacklo_epi16(r, r), .r_high = _mm256_unpackhi_epi16(r, r),
-        .g_low = _mm256_unpacklo_epi16(g, g), .g_high = _mm256_unpackhi_epi16(g, g),
-        .b_low = _mm256_unpacklo_epi16(b, b), .b_high = _mm256_unpackhi_epi16(b, b)};
+    return (struct terms){.r_low = _mm256_unpacklo_epi16(r, r),
+                          .r_high = _mm256_unpackhi_epi16(r, r),
+                          .g_low = _mm256_unpacklo_epi16(g, g),
+                          .g_high = _mm256_unpackhi_epi16(g, g),
+                          .b_low = _mm256_unpacklo_epi16(b, b),
+                          .b_high = _mm256_unpackhi_epi16(b, b)};
 }
 
 INLINE struct rgb block_rgb(const struct constants *k, const struct terms *t, const uint8_t *luma)
@@ -66,10 +70,12 @@ INLINE struct rgb block_rgb(const struct constants *k, const struct terms *t, co
     __m256i high = _mm256_slli_epi16(_mm256_unpackhi_epi8(y, zero), 3);
     low = _mm256_mulhi_epi16(_mm256_sub_epi16(low, k->yoff), k->yc);
     high = _mm256_mulhi_epi16(_mm256_sub_epi16(high, k->yoff), k->yc);
-    return (struct rgb){
-        .r = _mm256_packus_epi16(_mm256_add_epi16(low, t->r_low), _mm256_add_epi16(high, t->r_high)),
-        .g = _mm256_packus_epi16(_mm256_add_epi16(low, t->g_low), _mm256_add_epi16(high, t->g_high)),
-        .b = _mm256_packus_epi16(_mm256_add_epi16(low, t->b_low), _mm256_add_epi16(high, t->b_high))};
+    return (struct rgb){.r = _mm256_packus_epi16(_mm256_add_epi16(low, t->r_low),
+                                                 _mm256_add_epi16(high, t->r_high)),
+                        .g = _mm256_packus_epi16(_mm256_add_epi16(low, t->g_low),
+                                                 _mm256_add_epi16(high, t->g_high)),
+                        .b = _mm256_packus_epi16(_mm256_add_epi16(low, t->b_low),
+                                                 _mm256_add_epi16(high, t->b_high))};
 }
 
 /* u / 255, correctly rounded for u = 0..255: one Newton step on u * (1/255). */

@@ -2,16 +2,16 @@
 
 #if defined(__x86_64__)
 
-#include <immintrin.h>
+#    include <immintrin.h>
 
 /* 64 pixels of two rows at a time, in strips and lanes as in convert_avx2.c; the rest of a row is
  * one block under masks. */
 
-#define TARGET "avx512f,avx512bw,avx512vl,avx512dq"
-#define AVX512 __attribute__((target(TARGET)))
-#define INLINE __attribute__((target(TARGET), always_inline)) static inline
-#define BLOCK  64   /* pixels */
-#define STRIP  1024 /* pixels, a multiple of BLOCK */
+#    define TARGET "avx512f,avx512bw,avx512vl,avx512dq"
+#    define AVX512 __attribute__((target(TARGET)))
+#    define INLINE __attribute__((target(TARGET), always_inline)) static inline
+#    define BLOCK  64   /* pixels */
+#    define STRIP  1024 /* pixels, a multiple of BLOCK */
 
 struct constants {
     __m512i yc, yoff, vr, ub, vg, ug;
@@ -27,10 +27,12 @@ struct rgb {
 
 INLINE struct constants load_constants(const struct rp_colour *c)
 {
-    return (struct constants){
-        .yc = _mm512_set1_epi16(c->yc), .yoff = _mm512_set1_epi16(c->yoff),
-        .vr = _mm512_set1_epi16(c->vr), .ub = _mm512_set1_epi16(c->ub),
-        .vg = _mm512_set1_epi16(c->vg), .ug = _mm512_set1_epi16(c->ug)};
+    return (struct constants){.yc = _mm512_set1_epi16(c->yc),
+                              .yoff = _mm512_set1_epi16(c->yoff),
+                              .vr = _mm512_set1_epi16(c->vr),
+                              .ub = _mm512_set1_epi16(c->ub),
+                              .vg = _mm512_set1_epi16(c->vg),
+                              .ug = _mm512_set1_epi16(c->ug)};
 }
 
 /* The low `n` bits set, n = 1..64. */
@@ -54,10 +56,12 @@ INLINE struct terms chroma_terms(const struct constants *k, const uint8_t *u8, c
     __m512i r = _mm512_mulhi_epi16(v, k->vr);
     __m512i g = _mm512_add_epi16(_mm512_mulhi_epi16(u, k->ug), _mm512_mulhi_epi16(v, k->vg));
     __m512i b = _mm512_mulhi_epi16(u, k->ub);
-    return (struct terms){
-        .r_low = _mm512_unpacklo_epi16(r, r), .r_high = _mm512_unpackhi_epi16(r, r),
-        .g_low = _mm512_unpacklo_epi16(g, g), .g_high = _mm512_unpackhi_epi16(g, g),
-        .b_low = _mm512_unpacklo_epi16(b, b), .b_high = _mm512_unpackhi_epi16(b, b)};
+    return (struct terms){.r_low = _mm512_unpacklo_epi16(r, r),
+                          .r_high = _mm512_unpackhi_epi16(r, r),
+                          .g_low = _mm512_unpacklo_epi16(g, g),
+                          .g_high = _mm512_unpackhi_epi16(g, g),
+                          .b_low = _mm512_unpacklo_epi16(b, b),
+                          .b_high = _mm512_unpackhi_epi16(b, b)};
 }
 
 INLINE struct rgb block_rgb(const struct constants *k, const struct terms *t, const uint8_t *luma,
@@ -69,10 +73,12 @@ INLINE struct rgb block_rgb(const struct constants *k, const struct terms *t, co
     __m512i high = _mm512_slli_epi16(_mm512_unpackhi_epi8(y, zero), 3);
     low = _mm512_mulhi_epi16(_mm512_sub_epi16(low, k->yoff), k->yc);
     high = _mm512_mulhi_epi16(_mm512_sub_epi16(high, k->yoff), k->yc);
-    return (struct rgb){
-        .r = _mm512_packus_epi16(_mm512_add_epi16(low, t->r_low), _mm512_add_epi16(high, t->r_high)),
-        .g = _mm512_packus_epi16(_mm512_add_epi16(low, t->g_low), _mm512_add_epi16(high, t->g_high)),
-        .b = _mm512_packus_epi16(_mm512_add_epi16(low, t->b_low), _mm512_add_epi16(high, t->b_high))};
+    return (struct rgb){.r = _mm512_packus_epi16(_mm512_add_epi16(low, t->r_low),
+                                                 _mm512_add_epi16(high, t->r_high)),
+                        .g = _mm512_packus_epi16(_mm512_add_epi16(low, t->g_low),
+                                                 _mm512_add_epi16(high, t->g_high)),
+                        .b = _mm512_packus_epi16(_mm512_add_epi16(low, t->b_low),
+                                                 _mm512_add_epi16(high, t->b_high))};
 }
 
 /* u / 255, correctly rounded for u = 0..255: one Newton step on u * (1/255). */

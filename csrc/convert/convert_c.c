@@ -2,8 +2,9 @@
 
 /* The reference: what every other tier must equal, bit for bit. */
 
-#define U4(k)  (float)(k) / 255.0f, (float)((k) + 1) / 255.0f, (float)((k) + 2) / 255.0f, \
-               (float)((k) + 3) / 255.0f
+#define U4(k)                                                                  \
+    (float)(k) / 255.0f, (float)((k) + 1) / 255.0f, (float)((k) + 2) / 255.0f, \
+        (float)((k) + 3) / 255.0f
 #define U16(k) U4(k), U4((k) + 4), U4((k) + 8), U4((k) + 12)
 #define U64(k) U16(k), U16((k) + 16), U16((k) + 32), U16((k) + 48)
 

@@ -60,16 +60,16 @@ extern const float rp_unit_table[256];
 /* One axis of a resize: output i is the sum over k < count[i] of weight[i * taps + k] *
  * input[first[i] + k], rounded by 2^(shift-1), >> shift, clipped. */
 struct rp_axis {
-    int in, out;      /* samples; 0 = unused slot */
+    int in, out; /* samples; 0 = unused slot */
     int taps, shift;
-    uint64_t used;    /* scratch clock of the last use */
+    uint64_t used; /* scratch clock of the last use */
     int *first, *count;
     int16_t *weight;
 };
 
 /* One libswscale context and what it was made for. */
 struct rp_sws_slot {
-    void *context;    /* struct SwsContext; NULL = unused slot */
+    void *context; /* struct SwsContext; NULL = unused slot */
     int width, height, format, colorspace, color_range;
     uint64_t used;
 };
@@ -77,20 +77,20 @@ struct rp_sws_slot {
 /* A buffer that only grows. */
 struct rp_grown {
     uint8_t *data;
-    size_t cap;       /* bytes */
+    size_t cap; /* bytes */
 };
 
 #define RP_AXIS_SLOTS 8
-#define RP_SWS_SLOTS 4
+#define RP_SWS_SLOTS  4
 
 struct rp_scratch {
-    struct rp_grown full;    /* RGB planes of the picture's size */
-    struct rp_grown middle;  /* after the horizontal pass */
-    struct rp_grown small;   /* RGB planes of the target's size, before the division */
-    struct rp_grown packed;  /* RGB24 from libswscale */
+    struct rp_grown full;   /* RGB planes of the picture's size */
+    struct rp_grown middle; /* after the horizontal pass */
+    struct rp_grown small;  /* RGB planes of the target's size, before the division */
+    struct rp_grown packed; /* RGB24 from libswscale */
     struct rp_axis axis[RP_AXIS_SLOTS];
     struct rp_sws_slot sws[RP_SWS_SLOTS];
-    uint64_t clock;          /* counts uses, for the least recently used slot */
+    uint64_t clock; /* counts uses, for the least recently used slot */
 };
 
 /* Make `buffer` hold at least `size` bytes; contents are lost when it grows. Owner: the scratch.

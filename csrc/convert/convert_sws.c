@@ -89,9 +89,9 @@ static rp_status get_context(const struct rp_image *image, enum AVPixelFormat fo
     struct rp_sws_slot *oldest = &scratch->sws[0];
     for (int i = 0; i < RP_SWS_SLOTS; i++) {
         struct rp_sws_slot *slot = &scratch->sws[i];
-        if (slot->context != NULL && slot->width == image->width &&
-            slot->height == image->height && slot->format == (int)format &&
-            slot->colorspace == image->colorspace && slot->color_range == image->color_range) {
+        if (slot->context != NULL && slot->width == image->width && slot->height == image->height &&
+            slot->format == (int)format && slot->colorspace == image->colorspace &&
+            slot->color_range == image->color_range) {
             slot->used = ++scratch->clock;
             *out = slot->context;
             return RP_OK;
@@ -151,8 +151,8 @@ rp_status rp_sws_planes(const struct rp_image *image, const struct rp_planes *ou
     int rows = sws_scale(context, image->plane, strides, 0, image->height, packed, packed_strides);
     rp_gate_leave();
     if (rows != image->height) {
-        RP_FAIL(err, RP_E_UNSUPPORTED, "libswscale converted %d of %d rows of pixel format %d", rows,
-                image->height, (int)format);
+        RP_FAIL(err, RP_E_UNSUPPORTED, "libswscale converted %d of %d rows of pixel format %d",
+                rows, image->height, (int)format);
     }
     for (int y = 0; y < image->height; y++) {
         ptrdiff_t at = y * out->row_stride;

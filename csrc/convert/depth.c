@@ -27,7 +27,8 @@ rp_status rp_depth(const struct rp_image *image, const struct rp_target *target,
                 "a depth picture converts to uint16 codes or, by a table, to float32");
     }
     for (int y = 0; y < image->height; y++) {
-        const uint16_t *in = (const uint16_t *)(const void *)(image->plane[0] + y * image->stride[0]);
+        const uint16_t *in =
+            (const uint16_t *)(const void *)(image->plane[0] + y * image->stride[0]);
         void *out = (char *)target->data + y * target->row_stride;
         if (row_bits(in, image->width) > CODE_MAX) {
             RP_FAIL(err, RP_E_DECODE, "row %d of a 12-bit depth picture holds a code above %d", y,

@@ -73,7 +73,8 @@ static rp_status axis_fill(struct rp_axis *axis, int in, int out, struct rp_erro
     if (axis->first == NULL || axis->count == NULL || axis->weight == NULL || weight == NULL) {
         rp_free(weight);
         rp_axis_free(axis);
-        RP_FAIL(err, RP_E_NOMEM, "out of memory for the weights of a resize from %d to %d", in, out);
+        RP_FAIL(err, RP_E_NOMEM, "out of memory for the weights of a resize from %d to %d", in,
+                out);
     }
     double greatest = 0.0;
     for (int i = 0; i < out; i++) {
@@ -157,9 +158,9 @@ static void pass_y(const uint8_t *in, ptrdiff_t stride, uint8_t *out, int width,
 }
 
 /* ax or ay is NULL where that size stays; `middle` is used when both change. */
-static void resize_plane(const uint8_t *in, ptrdiff_t in_stride, int in_h,
-                         const struct rp_axis *ax, const struct rp_axis *ay, uint8_t *middle,
-                         uint8_t *out, ptrdiff_t out_stride, int out_w, int out_h)
+static void resize_plane(const uint8_t *in, ptrdiff_t in_stride, int in_h, const struct rp_axis *ax,
+                         const struct rp_axis *ay, uint8_t *middle, uint8_t *out,
+                         ptrdiff_t out_stride, int out_w, int out_h)
 {
     if (ax != NULL) {
         for (int y = 0; y < in_h; y++) {

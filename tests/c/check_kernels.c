@@ -87,7 +87,9 @@ static void fill_triples(struct all_triples *all, const struct reference *k, int
 
 static void check_triples(struct all_triples *all, const struct reference *k, int u)
 {
-    struct rp_image image = {.format = RP_PIX_I420, .width = ALL_W, .height = ALL_H,
+    struct rp_image image = {.format = RP_PIX_I420,
+                             .width = ALL_W,
+                             .height = ALL_H,
                              .plane = {all->y[0], all->u[0], all->v[0]},
                              .stride = {ALL_W, ALL_W / 2, ALL_W / 2}};
     const struct rp_colour *colour = rp_colour_of(k->colorspace, k->full != 0);
@@ -140,7 +142,8 @@ RP_TEST(every_matrix_and_range_is_the_formula)
 
 RP_TEST(matrix_numbers_map_as_in_libswscale)
 {
-    static const int same[][2] = {{0, 1}, {3, 2}, {5, 2}, {6, 2}, {8, 2}, {10, 9}, {11, 2}, {14, 2}};
+    static const int same[][2] = {{0, 1}, {3, 2},  {5, 2},  {6, 2},
+                                  {8, 2}, {10, 9}, {11, 2}, {14, 2}};
     for (int i = 0; i < (int)(sizeof(same) / sizeof(same[0])); i++) {
         CHECK(rp_colour_of(same[i][0], false) == rp_colour_of(same[i][1], false));
         CHECK(rp_colour_of(same[i][0], true) == rp_colour_of(same[i][1], true));
@@ -296,12 +299,18 @@ static void check_shape(const struct shape *s, enum filling kind)
 
 RP_TEST(tiers_equal_the_reference_on_every_shape)
 {
-    static const int widths[] = {2, 4, 14, 16, 18, 30, 32, 34, 48, 62, 64, 66, 94, 96, 126, 128, 130,
-                                 320, 638, 640, 642, 1022, 1024, 1040, 1060, 2050};
+    static const int widths[] = {2,   4,   14,  16,   18,   30,   32,   34,  48,
+                                 62,  64,  66,  94,   96,   126,  128,  130, 320,
+                                 638, 640, 642, 1022, 1024, 1040, 1060, 2050};
     for (int w = 0; w < (int)(sizeof(widths) / sizeof(widths[0])); w++) {
         for (int i = 0; i < 6; i++) {
-            struct shape s = {.width = widths[w], .height = 2 + 2 * (i % 3), .pad = i % 2 ? 0 : 3 + i,
-                              .extra = i < 2 ? 0 : i < 4 ? 16 : 5, .shift = i % 2 ? 0 : 1};
+            struct shape s = {.width = widths[w],
+                              .height = 2 + 2 * (i % 3),
+                              .pad = i % 2 ? 0 : 3 + i,
+                              .extra = i < 2   ? 0
+                                       : i < 4 ? 16
+                                               : 5,
+                              .shift = i % 2 ? 0 : 1};
             for (int kind = RANDOM; kind <= ONES; kind++) {
                 check_shape(&s, (enum filling)kind);
             }
@@ -370,7 +379,8 @@ static int bench(void)
         return 1;
     }
     memset(slots, 1, size);
-    fprintf(stderr, "CPU us per %dx%d picture, median (best) of %d\n", BENCH_W, BENCH_H, BENCH_RUNS);
+    fprintf(stderr, "CPU us per %dx%d picture, median (best) of %d\n", BENCH_W, BENCH_H,
+            BENCH_RUNS);
     for (int f32 = 0; f32 < 2; f32++) {
         double us[TIERS + 1][BENCH_RUNS] = {{0}};
         for (int run = 0; run < BENCH_RUNS; run++) {

@@ -7,10 +7,10 @@
 
 #include <libavutil/pixfmt.h>
 
-#define MAX_W 160
-#define MAX_H 120
+#define MAX_W      160
+#define MAX_H      120
 #define MAX_PIXELS (MAX_W * MAX_H)
-#define PADDED(n) ((n) + 128)
+#define PADDED(n)  ((n) + 128)
 
 /* Random planes with a decoder's padding, and an output with room for every type. */
 struct fixture {
@@ -27,7 +27,10 @@ struct fixture {
 static void set_target(struct fixture *f, enum rp_pixel_type type, int width, int height)
 {
     int element = type == RP_PIXEL_U8 ? 1 : type == RP_PIXEL_U16 ? 2 : 4;
-    f->target = (struct rp_target){.data = f->out, .type = type, .width = width, .height = height,
+    f->target = (struct rp_target){.data = f->out,
+                                   .type = type,
+                                   .width = width,
+                                   .height = height,
                                    .row_stride = width * element,
                                    .plane_stride = (ptrdiff_t)width * element * height};
 }
@@ -38,8 +41,11 @@ static struct fixture *make(int width, int height)
     if (f == NULL || rp_scratch_new(&f->scratch, &f->err) != RP_OK) {
         abort();
     }
-    f->image = (struct rp_image){.format = RP_PIX_I420, .width = width, .height = height,
-                                 .colorspace = 2, .native_format = AV_PIX_FMT_YUV420P};
+    f->image = (struct rp_image){.format = RP_PIX_I420,
+                                 .width = width,
+                                 .height = height,
+                                 .colorspace = 2,
+                                 .native_format = AV_PIX_FMT_YUV420P};
     for (int p = 0; p < 3; p++) {
         for (size_t i = 0; i < sizeof(f->planes[p]); i++) {
             f->planes[p][i] = (uint8_t)rp_hash64(7, 0, (uint32_t)p, i);
@@ -73,8 +79,8 @@ RP_TEST(free_takes_null)
 RP_TEST(floats_are_bytes_by_255_in_every_path)
 {
     /* Kernel, libswscale, and both behind a resize. */
-    static const int sizes[][4] = {{64, 48, 64, 48}, {63, 47, 63, 47}, {64, 48, 30, 90},
-                                   {63, 47, 20, 20}};
+    static const int sizes[][4] = {
+        {64, 48, 64, 48}, {63, 47, 63, 47}, {64, 48, 30, 90}, {63, 47, 20, 20}};
     for (int i = 0; i < 4; i++) {
         struct fixture *f = make(sizes[i][0], sizes[i][1]);
         int n = 3 * sizes[i][2] * sizes[i][3];
@@ -151,7 +157,7 @@ RP_TEST(resize_by_hand)
     uint8_t out[3][8];
     struct rp_planes from = {.plane = {in, in, in}, .row_stride = 4};
     struct rp_planes to = {.plane = {out[0], out[1], out[2]}, .row_stride = 2};
-    /* 4 -> 2 columns: weights 1/8, 3/8, 3/8, 1/8 around each pair, cut at the border: 3, 3, 1 of 7. */
+    /* 4 -> 2 columns: weights 1, 3, 3, 1 around each pair, cut at the border: 3, 3, 1 of 7. */
     CHECK_OK(rp_resize_planes(&from, 4, 2, &to, 2, 2, s, &f->err), &f->err);
     CHECK_EQ(out[0][0], (int)((0 * 3 + 100 * 3 + 200) / 7.0 + 0.5));
     CHECK_EQ(out[0][1], (int)((100 + 200 * 3 + 50 * 3) / 7.0 + 0.5));

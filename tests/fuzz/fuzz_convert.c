@@ -12,8 +12,14 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static const int natives[] = {AV_PIX_FMT_YUV444P, AV_PIX_FMT_YUV422P, AV_PIX_FMT_YUV420P10LE,
-                              AV_PIX_FMT_GRAY8, AV_PIX_FMT_GBRP, AV_PIX_FMT_VAAPI, -1, 1 << 20};
+static const int natives[] = {AV_PIX_FMT_YUV444P,
+                              AV_PIX_FMT_YUV422P,
+                              AV_PIX_FMT_YUV420P10LE,
+                              AV_PIX_FMT_GRAY8,
+                              AV_PIX_FMT_GBRP,
+                              AV_PIX_FMT_VAAPI,
+                              -1,
+                              1 << 20};
 
 /* A plane with room for 16-bit samples at full size and a decoder's padding. */
 static uint8_t *make_plane(const uint8_t *data, size_t size, size_t stride, size_t rows)
@@ -59,10 +65,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     struct rp_image image = {.format = (enum rp_pixel_format)(data[0] % 5),
                              .native_format = natives[data[1] % 8],
-                             .width = 1 + data[2] % MAX_SIDE, .height = 1 + data[3] % MAX_SIDE,
-                             .colorspace = data[4] % 16, .color_range = data[5] % 3};
-    struct rp_target target = {.type = (enum rp_pixel_type)(data[6] % 3),
-                               .width = image.width, .height = image.height};
+                             .width = 1 + data[2] % MAX_SIDE,
+                             .height = 1 + data[3] % MAX_SIDE,
+                             .colorspace = data[4] % 16,
+                             .color_range = data[5] % 3};
+    struct rp_target target = {
+        .type = (enum rp_pixel_type)(data[6] % 3), .width = image.width, .height = image.height};
     if (data[7] % 2 != 0) {
         target.width = data[8] % (2 * MAX_SIDE);
         target.height = data[9] % (2 * MAX_SIDE);

@@ -1,8 +1,8 @@
-"""Pixels equal torchcodec's and resized pixels equal torchvision's, value for value (docs/pixels.md).
+"""Pixels equal torchcodec's, resized pixels torchvision's, value for value (docs/pixels.md).
 
 The conversion code is compiled into a small shared library and fed with planes that the ffmpeg
-command line decoded, so that nothing but conversion is compared. Needs gcc, FFmpeg's headers, ffmpeg,
-ffprobe, torchcodec and torchvision: run it in the environment that tests/parity/setup.sh makes.
+command line decoded, so that nothing but conversion is compared. Needs gcc, FFmpeg's headers,
+ffmpeg, ffprobe, torchcodec and torchvision: run it in the environment of tests/parity/setup.sh.
 torchcodec must load the same FFmpeg major version as the build.
 """
 
@@ -37,8 +37,8 @@ CODECS = {
 }  # fmt: skip
 DECODERS = {"av1": "libdav1d", "h264": "h264", "hevc": "hevc"}
 # AVColorSpace by ffprobe's name.
-MATRICES = {"gbr": 0, "bt709": 1, "unknown": 2, "fcc": 4, "bt470bg": 5, "smpte170m": 6, "smpte240m": 7,
-            "bt2020nc": 9, "bt2020c": 10}  # fmt: skip
+MATRICES = {"gbr": 0, "bt709": 1, "unknown": 2, "fcc": 4, "bt470bg": 5, "smpte170m": 6,
+            "smpte240m": 7, "bt2020nc": 9, "bt2020c": 10}  # fmt: skip
 RANGES = {"unknown": 0, "tv": 1, "pc": 2}
 FORMATS = {"yuv420p": 1, "yuvj420p": 2}  # enum rp_pixel_format; anything else is RP_PIX_OTHER
 
@@ -96,8 +96,8 @@ class Converter:
 @pytest.fixture(scope="module")
 def converter(tmp_path_factory):
     library = tmp_path_factory.mktemp("convert") / "convert.so"
-    sources = [*sorted((ROOT / "csrc/convert").glob("*.c")),
-               *(ROOT / "csrc/base" / f"{n}.c" for n in ("cpu", "error", "memory", "thread"))]  # fmt: skip
+    base = [ROOT / "csrc/base" / f"{name}.c" for name in ("cpu", "error", "memory", "thread")]
+    sources = [*sorted((ROOT / "csrc/convert").glob("*.c")), *base]
     flags = subprocess.run(["pkg-config", "--cflags", "--libs", "libswscale", "libavutil"],
                            capture_output=True, text=True)  # fmt: skip
     if flags.returncode != 0:
@@ -117,15 +117,16 @@ def make_clip(path, codec, width, height, pixel_format, matrix=None, full=None):
         tags += ["-colorspace", matrix]
     if full is not None:
         tags += ["-color_range", "pc" if full else "tv"]
+    filters = f"format=gbrp,crop={width}:{height},format={pixel_format}"
     subprocess.run(
         ["ffmpeg", "-v", "error", "-y", "-f", "lavfi",
          "-i", f"testsrc2=size={width + 2}x{height + 2}:rate=10,noise=alls=60:allf=t:all_seed=7",
-         "-frames:v", str(FRAMES), "-vf", f"format=gbrp,crop={width}:{height},format={pixel_format}", *CODECS[codec].split(), *tags,
-         str(path)], check=True)  # fmt: skip
+         "-frames:v", str(FRAMES), "-vf", filters, *CODECS[codec].split(), *tags, str(path)],
+        check=True)  # fmt: skip
 
 
 def stored_frames(path, codec):
-    """(planes' layout and tags from ffprobe, raw bytes of every frame), undisturbed by conversion."""
+    """(format and tags by ffprobe, bytes) of every frame, undisturbed by conversion."""
     probe = subprocess.run(
         ["ffprobe", "-v", "error", "-select_streams", "v:0", "-show_frames", "-show_entries",
          "frame=pix_fmt,width,height,color_space,color_range", "-of", "json", str(path)],
