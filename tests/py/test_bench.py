@@ -160,6 +160,18 @@ def test_a_failing_case_hands_over_its_last_words(facts):
         session.run_case(cases[0], 0.1)
 
 
+def test_ratios_to_the_floor():
+    """Two pictures a sample, 4 ms of processor time; the floor gives one in 1.8 ms."""
+    run = {"decoded_frames_per_s": 900.0, "samples_per_s": 450.0, "cpu_ms_per_sample": 4.0}
+    before, after = ({"frames_per_s": v, "cpu_ms": 1.8} for v in (900.0, 1100.0))
+    found = session.against_floor(run, before, after)
+    assert found["floor_frames_per_s"] == 1000.0
+    assert found["floor_ratio"] == 0.9
+    assert found["cpu_floor_ratio"] == 0.9
+    without = session.against_floor(run, before | {"cpu_ms": None}, after)
+    assert "cpu_floor_ratio" not in without
+
+
 def test_targets(facts):
     case = scenarios.build(options("--impl", "reelpool", "--loader", "threads"), facts, "p")[0][0]
     result = session.Result(case, figures={"floor_ratio": 0.8})

@@ -64,6 +64,7 @@ def with_range(figures: dict[str, Any], key: str, scale: float = 1.0) -> str:
 COLUMNS = [  # title, key, factor
     ("frames/s", "decoded_frames_per_s", 1.0),
     ("x floor", "floor_ratio", 1.0),
+    ("x floor CPU", "cpu_floor_ratio", 1.0),
     ("x LeRobot", "baseline_ratio", 1.0),
     ("p99 ms/sample", "p99_sample_latency_ms", 1.0),
     ("first batch s", "first_batch_latency_s", 1.0),
