@@ -59,7 +59,8 @@ rp_frame *rp_frame_cache_find_locked(struct frame_cache *cache, int32_t file, in
     return rp_frame_ref(f->frame);
 }
 
-static void evict_oldest(struct frame_cache *cache)
+/* Unlinked, not freed: the pixels may not be given back under the loader's lock. */
+static struct cached_frame *take_oldest(struct frame_cache *cache)
 {
     struct cached_frame *f = cache->oldest;
     unlink_age(cache, f);
@@ -69,30 +70,24 @@ static void evict_oldest(struct frame_cache *cache)
     }
     *link = f->next_hash;
     cache->bytes -= (int64_t)rp_frame_bytes(f->frame);
-    rp_frame_unref(&f->frame);
-    f->next_hash = cache->spare;
-    cache->spare = f;
+    return f;
 }
 
-void rp_frame_cache_put_locked(struct frame_cache *cache, int32_t file, int64_t sample,
-                               rp_frame *frame)
+struct cached_frame *rp_frame_cache_put_locked(struct frame_cache *cache, int32_t file,
+                                               int64_t sample, rp_frame *frame)
 {
     int64_t bytes = (int64_t)rp_frame_bytes(frame);
     if (cache->bucket == NULL || bytes > cache->cap || find(cache, file, sample) != NULL) {
-        return;
+        return NULL;
+    }
+    struct cached_frame *f = rp_calloc(1, sizeof(*f)), *dead = NULL;
+    if (f == NULL) {
+        return NULL; /* a cache may forget: the picture is decoded again */
     }
     while (cache->bytes + bytes > cache->cap) {
-        evict_oldest(cache);
-    }
-    struct cached_frame *f = cache->spare;
-    if (f != NULL) {
-        cache->spare = f->next_hash;
-    }
-    else {
-        f = rp_calloc(1, sizeof(*f));
-        if (f == NULL) {
-            return; /* a cache may forget: the picture is decoded again */
-        }
+        struct cached_frame *oldest = take_oldest(cache);
+        oldest->next_hash = dead;
+        dead = oldest;
     }
     struct cached_frame **bucket = bucket_of(cache, file, sample);
     *f = (struct cached_frame){
@@ -100,17 +95,25 @@ void rp_frame_cache_put_locked(struct frame_cache *cache, int32_t file, int64_t 
     *bucket = f;
     link_newest(cache, f);
     cache->bytes += bytes;
+    return dead;
+}
+
+void rp_frame_cache_drop(struct cached_frame *dead)
+{
+    while (dead != NULL) {
+        struct cached_frame *next = dead->next_hash;
+        rp_frame_unref(&dead->frame);
+        rp_free(dead);
+        dead = next;
+    }
 }
 
 void rp_frame_cache_free(struct frame_cache *cache)
 {
     while (cache->oldest != NULL) {
-        evict_oldest(cache);
-    }
-    while (cache->spare != NULL) {
-        struct cached_frame *f = cache->spare;
-        cache->spare = f->next_hash;
-        rp_free(f);
+        struct cached_frame *oldest = take_oldest(cache);
+        oldest->next_hash = NULL;
+        rp_frame_cache_drop(oldest);
     }
     rp_free(cache->bucket);
     *cache = (struct frame_cache){0};

@@ -115,7 +115,7 @@ struct cached_frame {
 
 struct frame_cache {
     struct cached_frame **bucket; /* n_buckets, a power of two; NULL: cache off */
-    struct cached_frame *newest, *oldest, *spare;
+    struct cached_frame *newest, *oldest;
     int64_t bytes, cap;
     uint32_t n_buckets;
 };

@@ -136,8 +136,10 @@ static void keep_frame(struct decoding *d, rp_frame *frame)
         return; /* a picture outside the edit is not addressable */
     }
     rp_lock_acquire(&loader->lock);
-    rp_frame_cache_put_locked(&loader->frames, d->run->file, sample, frame);
+    struct cached_frame *dead =
+        rp_frame_cache_put_locked(&loader->frames, d->run->file, sample, frame);
     rp_lock_release(&loader->lock);
+    rp_frame_cache_drop(dead);
 }
 
 static rp_status receive_all(struct decoding *d, struct rp_error *err)

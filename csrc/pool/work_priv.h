@@ -41,12 +41,14 @@ void rp_index_unpin_locked(rp_loader *loader, int32_t file);
 void rp_index_work(rp_loader *loader, int32_t file);
 void rp_index_table_free(rp_loader *loader);
 
-/* frame_cache.c: decoded pictures of recent rp_loader_get calls. Needs the lock. */
+/* frame_cache.c: decoded pictures of recent single reads. */
 RP_CHECKED rp_status rp_frame_cache_init(struct frame_cache *cache, size_t cap,
                                          struct rp_error *err);
 rp_frame *rp_frame_cache_find_locked(struct frame_cache *cache, int32_t file, int64_t sample);
-void rp_frame_cache_put_locked(struct frame_cache *cache, int32_t file, int64_t sample,
-                               rp_frame *frame);
+/* Returns the pictures that had to go: rp_frame_cache_drop gives them back, without the lock. */
+RP_CHECKED struct cached_frame *rp_frame_cache_put_locked(struct frame_cache *cache, int32_t file,
+                                                          int64_t sample, rp_frame *frame);
+void rp_frame_cache_drop(struct cached_frame *dead);
 void rp_frame_cache_free(struct frame_cache *cache);
 
 /* plan_batch.c and run.c: the work itself. Entered without the lock. */
