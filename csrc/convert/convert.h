@@ -42,8 +42,8 @@ void rp_scratch_free(rp_scratch **scratch);
 /* Convert one picture into *target. 8-bit 4:2:0 of even width and height by the integer formula of
  * docs/pixels.md, other RGB formats through libswscale, gray12 through the depth table or as codes.
  * Owner: image, target, scratch are borrowed for the call. Thread: any, with its own scratch.
- * Blocks: only while a fork is under way (libswscale). Allocates only inside scratch, when a size is
- * met for the first time.
+ * Blocks: only while a fork is under way (libswscale). Allocates only inside scratch, when a size
+ * is met for the first time.
  * Errors: RP_E_UNSUPPORTED the format cannot be converted to the type (depth to RGB and so on),
  * depth resized, a side beyond 1..32768; RP_E_DECODE a depth code above 4095; RP_E_NOMEM. */
 RP_CHECKED rp_status rp_convert(const struct rp_image *image, const struct rp_target *target,

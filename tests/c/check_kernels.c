@@ -7,7 +7,9 @@
 #include "base/rng.h"
 #include "convert/convert_priv.h"
 
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 static const enum rp_cpu_tier all_tiers[] = {RP_CPU_C, RP_CPU_AVX2, RP_CPU_AVX512, RP_CPU_NEON};
 #define TIERS ((int)(sizeof(all_tiers) / sizeof(all_tiers[0])))
@@ -316,6 +318,37 @@ RP_TEST(tiers_equal_the_reference_on_every_shape)
             }
         }
     }
+}
+
+/* Planes that end where readable memory ends: masked loads are invisible to a sanitizer. */
+RP_TEST(no_byte_behind_a_plane_is_read)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    uint8_t *memory =
+        mmap(NULL, 6 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(memory != MAP_FAILED);
+    uint8_t *end[3];
+    for (size_t p = 0; p < 3; p++) {
+        end[p] = memory + (2 * p + 1) * page;
+        REQUIRE(mprotect(end[p], page, PROT_NONE) == 0);
+    }
+    static float out[3 * 2 * 256];
+    for (int width = 2; width <= 256; width += 2) {
+        struct rp_image image = {.format = RP_PIX_I420, .width = width, .height = 2};
+        for (int p = 0; p < 3; p++) {
+            image.stride[p] = p == 0 ? width : width / 2;
+            image.plane[p] = end[p] - (p == 0 ? 2 * width : width / 2);
+        }
+        struct rp_planes to = {.plane = {out, out + 512, out + 1024}, .row_stride = width * 4};
+        for (int t = 0; t < TIERS; t++) {
+            if (tier_exists(all_tiers[t])) {
+                rp_kernels_of(all_tiers[t])->i420_u8(&image, rp_colour_of(2, false), &to);
+                rp_kernels_of(all_tiers[t])->i420_f32(&image, rp_colour_of(2, false), &to);
+                rp_kernels_of(all_tiers[t])->u8_f32(end[0] - width, out, (size_t)width);
+            }
+        }
+    }
+    CHECK(munmap(memory, 6 * page) == 0);
 }
 
 RP_TEST(init_keeps_its_first_choice)

@@ -173,6 +173,34 @@ RP_TEST(resize_by_hand)
     done(f);
 }
 
+/* torchvision 0.26, resize(uint8, antialias=True) of one row, and of one column. */
+RP_TEST(resize_equals_stored_values)
+{
+    uint8_t in[11] = {3, 250, 17, 90, 201, 44, 255, 0, 128, 77, 9};
+    static const struct {
+        int n;
+        uint8_t want[17];
+    } cases[] = {
+        {3, {109, 119, 79}},
+        {4, {110, 117, 119, 63}},
+        {7, {102, 94, 134, 121, 120, 92, 36}},
+        {10, {34, 201, 38, 132, 129, 158, 96, 91, 88, 18}},
+        {17, {3, 119, 223, 72, 47, 97, 168, 146, 44, 181, 180, 15, 75, 116, 83, 41, 9}},
+    };
+    struct fixture *f = make(2, 2);
+    for (int i = 0; i < 5; i++) {
+        uint8_t out[17];
+        struct rp_planes from = {.plane = {in, in, in}, .row_stride = 11};
+        struct rp_planes to = {.plane = {out, out, out}, .row_stride = 17};
+        CHECK_OK(rp_resize_planes(&from, 11, 1, &to, cases[i].n, 1, f->scratch, &f->err), &f->err);
+        CHECK_MEM(out, cases[i].want, (size_t)cases[i].n);
+        from.row_stride = to.row_stride = 1;
+        CHECK_OK(rp_resize_planes(&from, 1, 11, &to, 1, cases[i].n, f->scratch, &f->err), &f->err);
+        CHECK_MEM(out, cases[i].want, (size_t)cases[i].n);
+    }
+    done(f);
+}
+
 RP_TEST(scratch_is_reused_and_bounded)
 {
     struct fixture *f = make(64, 48);
@@ -272,6 +300,10 @@ RP_TEST(depth_codes_and_values)
     CHECK_STATUS(convert(f), RP_E_DECODE, &f->err);
     CHECK_CONTAINS(f->err.what, "row 3");
     f->codes[3 * MAX_W + 32] = 4095;
+    memset(&f->codes[4 * MAX_W], 0, 33 * sizeof(f->codes[0]));
+    f->codes[4 * MAX_W] = 4096; /* alone in its row */
+    CHECK_STATUS(convert(f), RP_E_DECODE, &f->err);
+    f->codes[4 * MAX_W] = 0;
     f->codes[3 * MAX_W + 33] = 9999; /* padding does not */
     CHECK_OK(convert(f), &f->err);
     done(f);
