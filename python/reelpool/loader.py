@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +26,7 @@ from .errors import ReelpoolError, StateError
 
 logger = logging.getLogger("reelpool")
 
+_PAGES = 1 << 16  # what a block may have beyond its batch
 _SAMPLE_TAG = 4  # RP_TAG_SAMPLE: seeds image_transforms
 
 
@@ -35,11 +37,12 @@ class Loader:
     (B, T); `task`, strings and language columns are lists of B. The memory of a batch is writable
     and the taker's alone until its last view is gone; then it is used again.
 
-    `shuffle=True` is an exact uniform permutation of all frames per epoch (`window` below the number
-    of frames: frames are spread over that many only; `locality=(g, k, J)`: up to k frames of a GOP
-    of g lie within J samples, so that each GOP is decoded once). `sampler` gives the indices instead.
-    With several ranks each takes its share of every global batch. `num_threads` and `memory_budget`
-    as in LeRobotDataset; a budget never changes the order, it lowers `prefetch_batches`.
+    `shuffle=True` is an exact uniform permutation of all frames per epoch (`window` below the
+    number of frames: frames are spread over that many only; `locality=(g, k, J)`: up to k frames of
+    a GOP of g lie within J samples, so that each GOP is decoded once). `sampler` gives the indices
+    instead. With several ranks each takes its share of every global batch. `num_threads` and
+    `memory_budget` as in LeRobotDataset; a budget never changes the order, it lowers
+    `prefetch_batches`.
 
     `iter()` runs the current epoch and advances the counter; a new iterator ends the one before.
     """
@@ -75,8 +78,9 @@ class Loader:
             raise ValueError(f"device={device!r}: this version delivers on 'cpu' only")
         if sampler is not None and shuffle:
             raise ValueError("sampler= and shuffle=True exclude each other")
-        if sampler is not None and (window is not None or locality is not None):
-            raise ValueError("sampler= gives the order: window= and locality= need shuffle=True")
+        if not shuffle and not (window is None and unit is None and locality is None):
+            raise ValueError("window=, unit= and locality= need shuffle=True")
+        order.check_arguments(window, unit, locality)
         self.dataset, self.batch_size, self.drop_last = dataset, int(batch_size), bool(drop_last)
         self.shuffle, self.sampler, self.timeout_s = bool(shuffle), sampler, float(timeout_s)
         self.seed = 0 if seed is None else int(seed)
@@ -92,10 +96,13 @@ class Loader:
             resolve_rank(rank, world_size)
         self._frozen_rank: tuple[int, int] | None = None
         self._epoch, self._resume, self._pinned = 0, 0, False
+        self._loaded: tuple[int, int] | None = None  # lanes and unit of a loaded state
         self._handle: EngineHandle | None = None
         self._iterator: _Batches | None = None
         self._closed = False
         self._repeated = 0
+        if self._explicit_budget:
+            self._fitting_prefetch()
 
     # -- order --
 
@@ -111,11 +118,13 @@ class Loader:
     def _params(self) -> order.OrderParams | None:
         if not self.shuffle:
             return None
-        runs = self._runs
-        return order.default_params(
-            int(runs[:, 2].sum()), len(runs), window=self._window, unit=self._unit,
+        params = order.default_params(
+            int(self._runs[:, 2].sum()), window=self._window, unit=self._unit,
             locality=self._locality, global_batch=self.batch_size * self._rank()[1],
         )  # fmt: skip
+        if self._loaded is None:
+            return params
+        return dataclasses.replace(params, C=self._loaded[0], U=self._loaded[1])
 
     def _rows(self, epoch: int, done: int) -> np.ndarray:
         rank, world = self._rank()
@@ -150,8 +159,10 @@ class Loader:
             layout = self.dataset._layout
             threads = env.granted_cpus() if self._num_threads is None else self._num_threads
             prefetch = self._fitting_prefetch() if threads > 0 else 0
+            # Free memory beyond what is in flight goes back: a consumer may have held many batches.
+            keep = (prefetch + 2) * (self._batch_bytes() + _PAGES)
             self._handle = EngineHandle(
-                layout, num_threads=threads, prefetch_batches=prefetch, keep_bytes=2**62
+                layout, num_threads=threads, prefetch_batches=prefetch, keep_bytes=keep
             )
         return self._handle.engine
 
@@ -184,11 +195,11 @@ class Loader:
         return min(self._prefetch, fits)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
+        engine = self._engine()
         if self._iterator is not None:
             self._iterator.ended = True
         epoch, done = self._epoch, self._resume
-        self._epoch, self._resume, self._pinned = epoch + 1, 0, False
-        engine = self._engine()
+        self._epoch, self._resume = epoch + 1, 0
         engine.begin(self._rows(epoch, done), self.batch_size, self.drop_last)
         self._iterator = _Batches(self, epoch, done, engine)
         return self._iterator
@@ -227,10 +238,14 @@ class Loader:
     # -- epochs, state --
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch of the next `iter()`. Ignored after `load_state_dict` if not beyond it."""
+        """The epoch of the next `iter()`. After `load_state_dict`, one at or below the counter is
+        ignored: wrappers send 0, 1, ... to a resumed run too.
+        """
+        if isinstance(epoch, bool) or not hasattr(epoch, "__index__") or not 0 <= epoch < 2**32:
+            raise ValueError(f"epoch must be an integer of 0..2^32 - 1, not {epoch!r}")
         if self._pinned and epoch <= self._epoch:
             return
-        self._epoch, self._resume, self._pinned = int(epoch), 0, False
+        self._epoch, self._resume = int(epoch), 0
 
     def _order_fields(self) -> dict[str, Any]:
         """Every field of the state, at the start of the counter's epoch."""
@@ -247,25 +262,37 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """Where the consumers of all ranks stand: JSON of at most 256 bytes, equal on all ranks."""
         state = self._order_fields()
-        live = self._iterator
-        if live is not None and not live.ended:
-            state["epoch"], state["samples_done"] = live.epoch, live.samples_done()
+        state["epoch"], state["samples_done"] = self._position()
         return state
+
+    def _position(self) -> tuple[int, int]:
+        """(epoch, samples of it that all ranks have): of the latest pass, unless it is complete."""
+        live = self._iterator
+        return (self._epoch, self._resume) if live is None else (live.epoch, live.samples_done())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at `state` with the next `iter()`. StateError names the field that differs."""
-        order.check_state(state, self._order_fields())
+        own = self._order_fields()
+        adopted = None
+        if self.shuffle and isinstance(state, dict):
+            adopted = order.adopted(state, own, self._unit)
+            if adopted is not None:
+                own["C"], own["U"] = adopted
+        order.check_state(state, own)
         total = len(self.sampler) if self.sampler is not None else len(self.dataset)  # type: ignore[arg-type]
         if state["samples_done"] > total:
             raise StateError(f"state field 'samples_done' is beyond the epoch's {total} samples")
         if self._iterator is not None:
             self._iterator.ended = True
-        self._epoch, self._resume, self._pinned = state["epoch"], state["samples_done"], True
+            self._iterator = None
+        self._loaded = adopted
+        self._epoch, self._resume = int(state["epoch"]), int(state["samples_done"])
+        self._pinned = True
 
     def state_for_step(self, step: int) -> dict[str, Any]:
         """The state after `step` batches of every rank, counted from epoch 0."""
-        if step < 0:
-            raise ValueError(f"step must be >= 0, not {step}")
+        if not hasattr(step, "__index__") or step < 0:
+            raise ValueError(f"step must be an integer >= 0, not {step!r}")
         per_epoch = max(1, len(self))
         state = self._order_fields()
         state["epoch"] = step // per_epoch
@@ -301,6 +328,7 @@ class Loader:
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
         state.update(_handle=None, _iterator=None, _frozen_rank=None)
+        state["_epoch"], state["_resume"] = self._position()
         return state
 
 
@@ -329,17 +357,18 @@ class _Batches:
             self._continue_in_child()
         try:
             batch = self.engine.next(self.loader.timeout_s)
-        except ReelpoolError as error:
+            values = None if batch is None else self.loader._deliver(batch, self.epoch)
+        except Exception as error:  # an error is this batch's, and the last thing of this pass
             self.ended = True
-            if error.dataset is None:
+            if isinstance(error, ReelpoolError) and error.dataset is None:
                 error.dataset = self.loader.dataset.repo_id
             raise
-        if batch is None:
+        if values is None:
             self.ended = True
             self.loader._iterator = None
             raise StopIteration
         self.batches += 1
-        return self.loader._deliver(batch, self.epoch)
+        return values
 
     def _continue_in_child(self) -> None:
         """After a fork: a new engine, at this iterator's position."""
