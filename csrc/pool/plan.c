@@ -44,8 +44,9 @@ rp_status rp_order_count(const struct rp_run *runs, size_t n_runs, int64_t *coun
 {
     int64_t total = 0, next_id = 0;
     for (size_t i = 0; i < n_runs; i++) {
-        int64_t end;
+        int64_t end, last;
         if (runs[i].length <= 0 || runs[i].frame_index < 0 || runs[i].id < next_id ||
+            __builtin_add_overflow(runs[i].frame_index, runs[i].length, &last) ||
             __builtin_add_overflow(runs[i].id, runs[i].length, &end)) {
             RP_FAIL(err, RP_E_ARG, "episode %zu of the selection is empty or out of order", i);
         }
@@ -286,12 +287,6 @@ rp_status rp_order_rows(const struct rp_run *runs, size_t n_runs,
     return status;
 }
 
-static int by_position(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 int64_t rp_order_slice(int64_t lanes, int64_t p, int64_t q, int64_t r, int64_t world, int64_t *out)
 {
     int64_t n = q - p;
@@ -311,6 +306,5 @@ int64_t rp_order_slice(int64_t lanes, int64_t p, int64_t q, int64_t r, int64_t w
             }
         }
     }
-    qsort(out, (size_t)taken, sizeof(*out), by_position);
     return taken;
 }
