@@ -45,7 +45,7 @@ struct rp_error {
     int64_t offset;   /* byte offset in `file` */
     int64_t length;   /* bytes */
     int64_t episode;  /* the dataset's episode_index */
-    int64_t frame;    /* the dataset's `index` of the row */
+    int64_t frame;    /* counted from the episode's start */
     double time;      /* queried time in seconds */
     double nearest;   /* nearest available time in seconds */
     char file[512];   /* path as the user knows it, cut if longer */

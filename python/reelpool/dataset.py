@@ -18,7 +18,7 @@ from .engine import (
     Options,
     torch_wanted,
 )
-from .errors import ReelpoolError
+from .errors import ReelpoolError, name_dataset
 from .hf_view import HfView, Reader
 from .metadata import LeRobotDatasetMetadata
 from .selection import delta_rows, select_cameras, select_episodes, target_sizes
@@ -182,8 +182,7 @@ class LeRobotDataset(WriteMode):
             batch = self._engine().get(np.array(rows, np.int64), TIMEOUT_S)
             return BatchData(self._layout, batch, use_torch, use_torch and self._in_worker())
         except ReelpoolError as error:
-            if error.dataset is None:
-                error.dataset = self.repo_id
+            name_dataset(error, self.repo_id, self.root)
             raise
 
     def __getitem__(self, index: Any) -> Any:
@@ -321,4 +320,3 @@ def _rows_of(value: Any) -> Sequence[Any]:
     if isinstance(value, np.ndarray):
         return [value[i, ...] for i in range(len(value))]
     return value.unbind(0)
-

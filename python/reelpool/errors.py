@@ -226,6 +226,16 @@ def make_error(cls: type[BaseException], message: str, **coords: Any) -> BaseExc
     return error
 
 
+def name_dataset(error: ReelpoolError, dataset: str, root: object = None) -> None:
+    """Give an error of the core its dataset, as attribute and in the command it advises."""
+    if error.dataset is None:
+        error.dataset = dataset
+        if error.args and isinstance(error.args[0], str):
+            place = str(root) if root is not None else dataset
+            text = error.args[0].replace(" DATASET", f" {place}")
+            error.args = (text, *error.args[1:])
+
+
 def _size(count: int) -> str:
     if count < 1_000_000:
         return f"byte {count}"

@@ -22,7 +22,7 @@ from .engine import (
     load_core,
     torch_wanted,
 )
-from .errors import ReelpoolError, StateError
+from .errors import ReelpoolError, StateError, name_dataset
 
 logger = logging.getLogger("reelpool")
 
@@ -360,8 +360,8 @@ class _Batches:
             values = None if batch is None else self.loader._deliver(batch, self.epoch)
         except Exception as error:  # an error is this batch's, and the last thing of this pass
             self.ended = True
-            if isinstance(error, ReelpoolError) and error.dataset is None:
-                error.dataset = self.loader.dataset.repo_id
+            if isinstance(error, ReelpoolError):
+                name_dataset(error, self.loader.dataset.repo_id, self.loader.dataset.root)
             raise
         if values is None:
             self.ended = True
