@@ -41,8 +41,8 @@ RP_CHECKED rp_status rp_order_rows(const struct rp_run *runs, size_t n_runs,
 
 /* Global positions that rank r of world takes from the batch of positions [p, q): slots
  * [r n / world, (r + 1) n / world) of the batch sorted by (position mod lanes, position / lanes),
- * in slot order, so that the slices in rank order are the same list for every world. If the batch has
- * fewer positions than ranks, slot r mod n.
+ * in slot order, so that the slices in rank order are the same list for every world. If the batch
+ * has fewer positions than ranks, slot r mod n.
  * Owner: out has room for (q - p) / world + 1. Thread: any. Blocks: never.
  * Errors: none (arguments are asserted). Returns how many were written. */
 int64_t rp_order_slice(int64_t lanes, int64_t p, int64_t q, int64_t r, int64_t world, int64_t *out);
