@@ -136,6 +136,22 @@ static void collect_lent_locked(rp_arena *arena)
     }
 }
 
+/* Free blocks above keep_bytes, to be unmapped without the lock. */
+static rp_block *trim_locked(rp_arena *arena)
+{
+    rp_block *dead = NULL;
+    while (arena->free_bytes > arena->keep_bytes) {
+        rp_block *block = arena->free_blocks;
+        arena->free_blocks = block->next;
+        arena->free_bytes -= block->len;
+        arena->stats.blocks--;
+        arena->stats.bytes -= (int64_t)block->len;
+        block->next = dead;
+        dead = block;
+    }
+    return dead;
+}
+
 static rp_block *best_free_locked(rp_arena *arena, size_t len)
 {
     rp_block **best = NULL;
@@ -230,11 +246,17 @@ rp_status rp_arena_take(rp_arena *arena, size_t len, bool may_grow, rp_block **o
     rp_lock_acquire(&arena->lock);
     collect_lent_locked(arena);
     rp_block *block = best_free_locked(arena, len);
+    rp_block *dead = trim_locked(arena);
     uint64_t id = arena->next_id;
     if (block == NULL && may_grow) {
         arena->next_id++;
     }
     rp_lock_release(&arena->lock);
+    while (dead != NULL) {
+        rp_block *next = dead->next;
+        block_unmap(dead);
+        dead = next;
+    }
     if (block == NULL) {
         if (!may_grow) {
             return RP_AGAIN;

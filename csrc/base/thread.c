@@ -147,6 +147,7 @@ static void before_fork(void)
     gate_closed = true;
     while (gate_inside > 0) {
         (void)pthread_cond_wait(&gate_cond, &gate_mutex);
+        gate_closed = true; /* another thread's fork may have opened it meanwhile */
     }
 }
 

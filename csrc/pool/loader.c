@@ -181,16 +181,8 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* Threads start at the first use, never at construction. Called by one caller at a time. */
-static rp_status start(rp_loader *loader, struct rp_error *err)
+static rp_status start_workers(rp_loader *loader, struct rp_error *err)
 {
-    rp_lock_acquire(&loader->lock);
-    bool mine = !loader->started;
-    loader->started = true;
-    rp_lock_release(&loader->lock);
-    if (!mine) {
-        return RP_OK;
-    }
     int n = loader->options.num_threads > 0 ? loader->options.num_threads : 1;
     for (int i = 0; i < n; i++) {
         struct worker *worker = &loader->workers[i];
@@ -204,11 +196,9 @@ static rp_status start(rp_loader *loader, struct rp_error *err)
             worker_free(worker);
             *worker = (struct worker){0};
             if (i == 0) {
-                rp_lock_acquire(&loader->lock);
-                loader->started = false;
-                rp_lock_release(&loader->lock);
                 return status;
             }
+            rp_error_clear(err);
             break; /* fewer threads do the same work */
         }
         rp_lock_acquire(&loader->lock);
@@ -216,6 +206,27 @@ static rp_status start(rp_loader *loader, struct rp_error *err)
         rp_lock_release(&loader->lock);
     }
     return RP_OK;
+}
+
+/* Threads start at the first use, never at construction; callers that come meanwhile wait. */
+static rp_status start(rp_loader *loader, struct rp_error *err)
+{
+    rp_lock_acquire(&loader->lock);
+    while (loader->starting) {
+        (void)rp_cond_wait(&loader->done, &loader->lock, rp_now_ns() + IDLE_WAIT_NS); /* loops */
+    }
+    bool mine = loader->n_workers == 0;
+    loader->starting = mine;
+    rp_lock_release(&loader->lock);
+    if (!mine) {
+        return RP_OK;
+    }
+    rp_status status = start_workers(loader, err);
+    rp_lock_acquire(&loader->lock);
+    loader->starting = false;
+    rp_cond_broadcast(&loader->done);
+    rp_lock_release(&loader->lock);
+    return status;
 }
 
 static rp_status check_usable(const rp_loader *loader, struct rp_error *err)
@@ -291,6 +302,7 @@ rp_status rp_loader_begin(rp_loader *loader, const int64_t *rows, int64_t count,
     loader->stream_at = loader->stream_taken = 0;
     loader->stream_on = true;
     loader->block_limit = loader->options.prefetch_batches + 1;
+    loader->blocks_mapped = 0;
     loader->last_progress_ns = rp_now_ns();
     rp_cond_broadcast(&loader->work);
     rp_lock_release(&loader->lock);
@@ -362,16 +374,20 @@ static rp_status wait_done_locked(rp_loader *loader, struct batch *batch, int64_
         if (batch->state == BATCH_BLOCKED) { /* the consumer keeps its batches: map one more */
             batch->may_grow = true;
             batch->state = BATCH_QUEUED;
+            loader->last_progress_ns = rp_now_ns(); /* until now nobody was meant to work */
             rp_cond_broadcast(&loader->work);
         }
         int64_t now = rp_now_ns();
-        if (now - loader->last_progress_ns > stall_ns) {
-            status = fail_stalled(loader, now - loader->last_progress_ns, err);
-        }
-        else if (now - began > slice_ns) {
+        if (now - began > slice_ns) {
             status = RP_AGAIN;
         }
-        else if (!work_as_caller_locked(loader)) {
+        else if (work_as_caller_locked(loader)) {
+            continue;
+        }
+        else if (now - loader->last_progress_ns > stall_ns) {
+            status = fail_stalled(loader, now - loader->last_progress_ns, err);
+        }
+        else {
             (void)rp_cond_wait(&loader->done, &loader->lock, began + slice_ns); /* loops */
         }
     }
@@ -491,6 +507,10 @@ void rp_loader_drop(rp_loader *loader, uint64_t ticket)
 
 void rp_loader_stats(rp_loader *loader, struct rp_loader_stats *out)
 {
+    if (loader->fork_generation != rp_fork_generation()) {
+        *out = (struct rp_loader_stats){0}; /* the parent's locks may be held */
+        return;
+    }
     rp_arena_stats(loader->arena, &out->arena);
     const int64_t *from = (const int64_t *)&loader->counters;
     int64_t *to = (int64_t *)&out->counters;
@@ -516,6 +536,9 @@ bool rp_pool_supports(enum rp_codec codec)
 
 void rp_loader_interrupt(rp_loader *loader)
 {
+    if (loader->fork_generation != rp_fork_generation()) {
+        return; /* the parent's; every call fails here anyway */
+    }
     rp_lock_acquire(&loader->lock);
     loader->closing = true;
     rp_cond_broadcast(&loader->work);
@@ -545,9 +568,7 @@ void rp_loader_close(rp_loader **out)
         worker_free(&loader->workers[i]);
     }
     rp_batches_free(loader);
-    if (loader->heap != NULL && loader->bucket != NULL) {
-        rp_schedule_free(loader);
-    }
+    rp_schedule_free(loader);
     rp_index_table_free(loader);
     rp_frame_cache_free(&loader->frames);
     rp_free(loader->workers);

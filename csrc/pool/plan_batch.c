@@ -39,6 +39,11 @@ static rp_status take_block(rp_loader *loader, struct batch *batch, struct rp_er
     rp_status status = rp_arena_take(loader->arena, batch->bytes, false, &batch->block, err);
     if (status == RP_AGAIN && may_map(loader, batch)) {
         status = rp_arena_take(loader->arena, batch->bytes, true, &batch->block, err);
+        if (status != RP_OK && batch->stream) {
+            rp_lock_acquire(&loader->lock);
+            loader->blocks_mapped--;
+            rp_lock_release(&loader->lock);
+        }
     }
     if (status != RP_AGAIN) {
         return status;
@@ -212,9 +217,25 @@ static void fail_whole(rp_loader *loader, struct batch *batch, const struct rp_e
     rp_lock_release(&loader->lock);
 }
 
+/* A batch given up before it was planned ends here: it may never get a block. */
+static bool end_cancelled(rp_loader *loader, struct batch *batch)
+{
+    rp_lock_acquire(&loader->lock);
+    bool cancelled = batch->cancelled;
+    if (cancelled) {
+        rp_batch_recycle_locked(loader, batch);
+        rp_cond_broadcast(&loader->done);
+    }
+    rp_lock_release(&loader->lock);
+    return cancelled;
+}
+
 void rp_plan_batch_work(struct worker *worker, struct batch *batch)
 {
     rp_loader *loader = worker->loader;
+    if (end_cancelled(loader, batch)) {
+        return;
+    }
     struct rp_error err;
     rp_error_clear(&err);
     int64_t began = rp_now_ns();

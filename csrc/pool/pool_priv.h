@@ -165,7 +165,7 @@ struct rp_loader {
     int64_t block_limit;   /* blocks the stream may map without being asked again */
     int64_t blocks_mapped; /* by stream batches */
     uint64_t releases;     /* blocks that came back */
-    bool closing, started, caller_works;
+    bool closing, starting, caller_works;
     struct worker *workers;
     int n_workers;
 };

@@ -15,6 +15,8 @@ struct decoding {
     int64_t n, left;    /* wants; not written yet */
     int64_t last;       /* decode index of the last wanted picture */
     int64_t end;        /* last picture to send, >= last */
+    bool keep;          /* decoded pictures go to the frame cache, none is skipped */
+    struct want *alone; /* the only want to serve; NULL: all of the run */
 };
 
 static int by_pts(const void *a, const void *b)
@@ -46,9 +48,16 @@ rp_status rp_want_convert(struct worker *worker, const struct want *want, const 
     return rp_convert(image, &target, worker->scratch, err);
 }
 
+/* All wants of the run, or the one that is decoded alone. */
 static rp_status collect_wants(struct decoding *d, struct rp_error *err)
 {
     struct worker *worker = d->worker;
+    if (d->alone != NULL) {
+        d->want = &d->alone;
+        d->n = d->left = 1;
+        d->last = d->end = d->alone->sample;
+        return RP_OK;
+    }
     size_t n = 0;
     for (struct want *w = d->run->wants; w != NULL; w = w->next) {
         n++;
@@ -71,7 +80,7 @@ static rp_status collect_wants(struct decoding *d, struct rp_error *err)
     d->left = d->n;
     qsort(d->want, (size_t)d->n, sizeof(*d->want), by_pts);
     d->end = d->last;
-    if (d->run->keep) {
+    if (d->keep) {
         struct rp_sample sample;
         while (d->end + 1 < rp_index_samples(d->index) && d->end < d->last + LOOK_AHEAD) {
             rp_index_sample(d->index, d->end + 1, &sample);
@@ -156,7 +165,7 @@ static rp_status receive_all(struct decoding *d, struct rp_error *err)
             return status;
         }
         status = deliver(d, frame, err);
-        if (status == RP_OK && d->run->keep) {
+        if (status == RP_OK && d->keep) {
             keep_frame(d, frame);
         }
         rp_frame_unref(&frame);
@@ -169,7 +178,7 @@ static rp_status receive_all(struct decoding *d, struct rp_error *err)
 static bool is_wanted(const struct decoding *d, int64_t pts)
 {
     int64_t i = first_want(d, pts);
-    return d->run->keep || (i < d->n && d->want[i]->pts == pts);
+    return d->keep || (i < d->n && d->want[i]->pts == pts);
 }
 
 static rp_status send_sample(struct decoding *d, int64_t i, const struct rp_byte_range *range,
@@ -238,7 +247,7 @@ static rp_status decode_run(struct decoding *d, struct rp_error *err)
             }
         }
     }
-    if (d->left > 0 || d->run->keep) {
+    if (d->left > 0 || d->keep) {
         RP_TRY(rp_decoder_drain(d->decoder, err));
         RP_TRY(receive_all(d, err));
     }
@@ -249,15 +258,37 @@ static rp_status decode_run(struct decoding *d, struct rp_error *err)
     return RP_OK;
 }
 
-static void settle_wants(struct decoding *d, rp_status status, const struct rp_error *err)
+/* What a want of a failed run gets. Who shares a run depends on the moment, and a picture that needs
+ * none of the bad bytes must not fail by its company: it is decoded alone. */
+static rp_status judge_want(const struct decoding *d, const struct rp_error *failure,
+                            struct want *want, struct rp_error *err)
+{
+    if (want->written) {
+        return RP_OK;
+    }
+    bool content = failure->code == RP_E_DECODE || failure->code == RP_E_FORMAT ||
+                   failure->code == RP_E_UNSUPPORTED;
+    if (!content || (d->n == 1 && !d->keep)) {
+        *err = *failure;
+        return failure->code;
+    }
+    rp_error_clear(err);
+    struct decoding one = {.worker = d->worker, .run = d->run, .index = d->index, .alone = want};
+    return decode_run(&one, err);
+}
+
+static void settle_wants(struct decoding *d, rp_status outcome, const struct rp_error *err)
 {
     rp_loader *loader = d->worker->loader;
     struct want *want = d->run->wants;
     while (want != NULL) {
         struct want *next = want->next; /* a settled want may be reused at once */
+        rp_status status = RP_OK;
         struct rp_error located;
+        if (outcome != RP_OK) {
+            status = judge_want(d, err, want, &located);
+        }
         if (status != RP_OK) {
-            located = *err;
             rp_want_locate(loader, want, &located);
         }
         rp_lock_acquire(&loader->lock);
@@ -275,12 +306,11 @@ void rp_run_work(struct worker *worker, struct run *run)
     rp_loader *loader = worker->loader;
     struct rp_error err;
     rp_error_clear(&err);
-    struct decoding d = {
-        .worker = worker, .run = run, .index = loader->indexes.entry[run->file].index};
+    struct decoding d = {.worker = worker,
+                         .run = run,
+                         .index = loader->indexes.entry[run->file].index,
+                         .keep = run->keep};
     rp_status status = decode_run(&d, &err);
-    if (status != RP_OK && run->keep && d.n > 0 && d.left == 0) {
-        status = RP_OK; /* only the look-ahead failed; its reader will be told */
-    }
     rp_count(&loader->counters.runs, 1);
     settle_wants(&d, status, &err);
     rp_lock_acquire(&loader->lock);
