@@ -171,4 +171,5 @@ def test_contact_sheet_shows_the_recorded_pixels():
     for row, index in enumerate(batch["index"]):
         item = dataset[int(index)]
         for camera in dataset.meta.camera_keys:
+            assert batch[camera].dtype == np.uint8
             assert np.array_equal(np.asarray(item[camera]), batch[camera][row])

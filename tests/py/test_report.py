@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -123,6 +127,24 @@ def test_the_page_is_one_file_with_every_section():
     assert "@import" not in page
     for svg in re.findall(r"<svg.*?</svg>", page, re.S):
         ElementTree.fromstring(svg)
+
+
+def test_the_chart_is_drawn_from_result_files(tmp_path):
+    result = _result()
+    record = result.case.labels() | result.figures
+    record |= {"repo_id": "set", "env": {"cpu": "CPU", "cpus_granted": 2, "date": "d"}}
+    (tmp_path / "a.json").write_text(json.dumps(record))
+    (tmp_path / "b.json").write_text(json.dumps(record | {"mode": "sarm"}))
+    chart = Path(__file__).resolve().parents[2] / "benchmarks/chart.py"
+    command = [sys.executable, str(chart), "--results", str(tmp_path)]
+    subprocess.run([*command, "--out", str(tmp_path / "c.svg")], check=True, timeout=60)
+    root = ElementTree.parse(tmp_path / "c.svg").getroot()
+    panels = [e for e in root if e.tag == f"{SVG}svg"]
+    assert len(panels) == 2
+    assert float(panels[1].get("y")) == float(panels[0].get("height"))
+    text = " ".join(e.text for e in root.iter(f"{SVG}text"))
+    assert "windows of 8 frames" in text
+    assert "median of 2" in text
 
 
 def test_memory_is_shown_in_megabytes_with_its_range():

@@ -114,7 +114,6 @@ def torch_epochs(dataset: Any, config: dict, **options: Any) -> Callable[[int], 
         batch_size=config["batch_size"],
         num_workers=workers,
         shuffle=config["order"] == "random",
-        drop_last=len(dataset) >= config["batch_size"],
         prefetch_factor=config["prefetch_factor"] if workers else None,
         persistent_workers=workers > 0,
         **options,
@@ -154,7 +153,6 @@ def reelpool_case(config: dict) -> tuple[Callable[[int], Batches], Callable[[], 
         seed=config["seed"],
         num_threads=config["num_threads"],
         prefetch_batches=config["prefetch_factor"],
-        drop_last=len(dataset) >= config["batch_size"],
         **options,
     )
 
@@ -306,8 +304,6 @@ def decoder_case(config: dict) -> tuple[Callable[[int], Batches], Callable[[], d
         if config["order"] == "random":
             random.Random(config["seed"] + number).shuffle(order)
         batches = [order[i : i + size] for i in range(0, count, size)]
-        if count >= size and len(batches[-1]) < size:
-            batches.pop()
         queue, ahead = [], config["prefetch_factor"] + 1
         for samples in batches:
             queue.append(submit(samples))

@@ -103,7 +103,7 @@ def _fill(args: argparse.Namespace, embedded: bool) -> None:
     args.num_workers = cpus if args.num_workers is None else args.num_workers
     args.batch_size = args.batch_size or (16 if embedded else 64)
     args.duration_s = args.duration_s or (1.5 if embedded else 10.0)
-    args.floor_s = 0.4 if embedded else min(5.0, max(1.0, args.duration_s / 4))
+    args.floor_s = 0.4 if embedded else min(5.0, max(0.5, args.duration_s / 8))
 
 
 def run(args: argparse.Namespace) -> int:
