@@ -64,3 +64,31 @@ def check_pixels(batch, cameras=(FRONT, WRIST)):
     rows = array(batch["index"])
     for camera in cameras:
         assert np.array_equal(array(batch[camera]), truth()[camera][rows]), camera
+
+
+# -- loaders --
+
+ORDERS = {
+    "sequential": {},
+    "uniform": {"shuffle": True, "seed": 5},
+    "window": {"shuffle": True, "seed": 5, "window": 40, "unit": 8},
+    "locality": {"shuffle": True, "seed": 5, "window": 90, "unit": 16, "locality": (2, 2, 16)},
+    "uniform visits": {"shuffle": True, "seed": 5, "locality": (4, 2, 8)},
+}
+
+
+SMALL = 84  # frames of episodes 1 and 3
+
+
+def loader_of(dataset, batch_size, **options):
+    options.setdefault("num_threads", 1)
+    return reelpool.Loader(dataset, batch_size, **options)
+
+
+def epoch_ids(dataset, batch_size, **options):
+    with loader_of(dataset, batch_size, **options) as loader:
+        return ids(loader)
+
+
+def all_ids(dataset):
+    return sorted(dataset.hf_dataset.data.column("index").to_pylist())
