@@ -102,7 +102,8 @@ def original(name: str) -> Any:
         return getattr(importlib.import_module(_HOMES[name]), name)
     except ImportError as exc:
         raise MissingExtraError(
-            f"this needs LeRobot ({exc}). Run: pip install 'reelpool[lerobot]'"
+            f"{name} of LeRobot itself is needed for this, and LeRobot does not import ({exc}). "
+            "Run: pip install 'reelpool[lerobot]'"
         ) from exc
 
 

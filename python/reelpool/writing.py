@@ -3,23 +3,15 @@
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from typing import Any
 
-from .errors import MissingExtraError
+from .lerobot import original
 
 
 def _lerobot_class() -> Any:
-    try:
-        module = importlib.import_module("lerobot.datasets.lerobot_dataset")
-    except ImportError as error:
-        raise MissingExtraError(
-            "recording is done by LeRobot, which is not installed. "
-            "Run: pip install 'reelpool[lerobot]'"
-        ) from error
-    original = getattr(module, "_reelpool_original_LeRobotDataset", None)
-    return original if original is not None else module.LeRobotDataset
+    """LeRobot's own class, under `patch_lerobot` too."""
+    return original("LeRobotDataset")
 
 
 class WriteMode:
