@@ -1,0 +1,340 @@
+/* The sample order: golden values, a plain implementation of the definition for many parameters, and
+ * the slices of ranks. */
+#include "harness.h"
+
+#include "base/rng.h"
+#include "pool/plan.h"
+
+enum { MOST = 8192 };
+
+static int64_t got[MOST], want[MOST];
+
+/* --- the definition, written for clarity --- */
+
+struct piece { /* a unit: frames [id, id + size) of one run */
+    uint64_t hash;
+    int64_t id, frame_index, size, begin; /* begin: position of its first frame */
+};
+
+static struct piece pieces[MOST];
+static int64_t key_id[MOST];
+static uint64_t key_of[MOST];
+
+static void add_piece(int *n, const struct rp_order_params *p, const struct rp_run *run,
+                      int64_t from, int64_t to)
+{
+    int64_t id = run->id + from;
+    struct piece piece = {rp_hash64(p->seed, p->epoch, RP_TAG_UNIT, (uint64_t)id), id,
+                          run->frame_index + from, to - from, 0};
+    int at = (*n)++;
+    while (at > 0 && (pieces[at - 1].hash > piece.hash ||
+                      (pieces[at - 1].hash == piece.hash && pieces[at - 1].id > id))) {
+        pieces[at] = pieces[at - 1];
+        at--;
+    }
+    pieces[at] = piece;
+}
+
+static int cut_runs(const struct rp_run *runs, size_t n_runs, const struct rp_order_params *p,
+                    int64_t g)
+{
+    int n_pieces = 0;
+    for (size_t r = 0; r < n_runs; r++) {
+        int64_t len = runs[r].length, f0 = runs[r].frame_index, n = 1, from = 0;
+        if (p->unit > 0) {
+            n = (2 * len + p->unit) / (2 * p->unit) > 1 ? (2 * len + p->unit) / (2 * p->unit) : 1;
+        }
+        for (int64_t x = 1; x <= len; x++) { /* is x a cut point? */
+            bool cut = x == len;
+            for (int64_t i = 1; i < n && !cut; i++) {
+                cut = (f0 + i * len / n) / g * g - f0 == x;
+            }
+            if (cut) {
+                add_piece(&n_pieces, p, &runs[r], from, x);
+                from = x;
+            }
+        }
+    }
+    for (int u = 1; u < n_pieces; u++) {
+        pieces[u].begin = pieces[u - 1].begin + pieces[u - 1].size;
+    }
+    return n_pieces;
+}
+
+/* floor(x m / 2^32), exactly. */
+static uint64_t scale(uint64_t x, int64_t m)
+{
+    return (uint64_t)((unsigned __int128)x * (uint64_t)m >> 32);
+}
+
+static uint64_t key_by_definition(const struct rp_order_params *p, const struct piece *u,
+                                  int64_t at, int64_t a, int64_t n, int64_t count)
+{
+    int64_t k = p->visit, g = k > 1 ? p->gop : 1, span = k > 1 ? p->span : 0;
+    int64_t s = u->begin > a ? u->begin - a : 0;
+    int64_t e = u->begin + u->size < a + n ? u->begin + u->size - a : n;
+    int64_t w = p->window >= count ? count : p->window / p->lanes > 1 ? p->window / p->lanes : 1;
+    int64_t h = w > e - s ? (w - (e - s)) / 2 : 0;
+    int64_t lo = s - h > 0 ? s - h : 0, hi = e + h < n ? e + h : n;
+    if (w >= n) {
+        lo = 0;
+        hi = n;
+    }
+    int64_t d = hi - lo, j = span < d / 2 ? span : d / 2;
+    int64_t id = u->id + at, gop = id - (u->frame_index + at) % g, rank = 0;
+    uint64_t x = rp_hash64(p->seed, p->epoch, RP_TAG_FRAME, (uint64_t)id);
+    for (int64_t i = 0; i < u->size; i++) {
+        int64_t other = u->id + i;
+        uint64_t y = rp_hash64(p->seed, p->epoch, RP_TAG_FRAME, (uint64_t)other);
+        if (other - (u->frame_index + i) % g == gop && (y < x || (y == x && other < id))) {
+            rank++;
+        }
+    }
+    uint64_t visit = rp_hash64(p->seed, p->epoch, RP_TAG_VISIT, (uint64_t)(gop + rank / k));
+    return ((uint64_t)lo << 32) + scale(visit, d - j) + scale(x, j);
+}
+
+/* Ids of the sequence into want[]; returns how many. */
+static int64_t sequence_by_definition(const struct rp_run *runs, size_t n_runs,
+                                      const struct rp_order_params *p)
+{
+    int64_t count = 0, a = 0;
+    for (size_t r = 0; r < n_runs; r++) {
+        count += runs[r].length;
+    }
+    int n_pieces = cut_runs(runs, n_runs, p, p->visit > 1 ? p->gop : 1);
+    for (int64_t c = 0; c < p->lanes; c++) {
+        int64_t n = count / p->lanes + (c < count % p->lanes), have = 0;
+        for (int u = 0; u < n_pieces; u++) {
+            for (int64_t i = 0; i < pieces[u].size; i++) {
+                int64_t position = pieces[u].begin + i;
+                if (position < a || position >= a + n) {
+                    continue;
+                }
+                uint64_t key = key_by_definition(p, &pieces[u], i, a, n, count);
+                int64_t id = pieces[u].id + i, at = have++;
+                while (at > 0 && (key_of[at - 1] > key ||
+                                  (key_of[at - 1] == key && key_id[at - 1] > id))) {
+                    key_of[at] = key_of[at - 1];
+                    key_id[at] = key_id[at - 1];
+                    at--;
+                }
+                key_of[at] = key;
+                key_id[at] = id;
+            }
+        }
+        for (int64_t row = 0; row < n; row++) {
+            want[row * p->lanes + c] = key_id[row];
+        }
+        a += n;
+    }
+    return count;
+}
+
+/* Row numbers of got[] -> ids. */
+static void rows_to_ids(const struct rp_run *runs, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        int64_t row = got[i];
+        size_t r = 0;
+        while (row >= runs[r].length) {
+            row -= runs[r++].length;
+        }
+        got[i] = runs[r].id + row;
+    }
+}
+
+static void check_order(const struct rp_run *runs, size_t n_runs, const struct rp_order_params *p)
+{
+    static bool seen[MOST];
+    struct rp_error err;
+    rp_error_clear(&err);
+    int64_t count = 0;
+    REQUIRE_OK(rp_order_count(runs, n_runs, &count, &err), &err);
+    REQUIRE(count <= MOST);
+    REQUIRE_OK(rp_order_rows(runs, n_runs, p, got, &err), &err);
+    memset(seen, 0, sizeof(seen));
+    for (int64_t i = 0; i < count; i++) { /* every row exactly once */
+        REQUIRE(got[i] >= 0 && got[i] < count && !seen[got[i]]);
+        seen[got[i]] = true;
+    }
+    rows_to_ids(runs, count);
+    REQUIRE_EQ(sequence_by_definition(runs, n_runs, p), count);
+    REQUIRE_(CHECK_MEM(got, want, (size_t)count * sizeof(*got)));
+}
+
+static uint64_t state;
+
+static int64_t pick(int64_t lo, int64_t hi)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return lo + (int64_t)((state >> 33) % (uint64_t)(hi - lo + 1));
+}
+
+static struct rp_order_params random_params(int64_t count)
+{
+    struct rp_order_params p = {.seed = (uint64_t)pick(0, INT32_MAX) << 33 | 5,
+                                .epoch = (uint32_t)pick(0, 9),
+                                .lanes = pick(1, count + 1),
+                                .unit = pick(0, 3) == 0 ? 0 : pick(1, 90),
+                                .window = pick(1, 2 * count),
+                                .visit = pick(1, 5),
+                                .span = pick(0, 20)};
+    if (pick(0, 1) == 0) {
+        p.lanes = pick(1, 4);
+    }
+    p.gop = p.visit + pick(0, 12);
+    return p;
+}
+
+RP_TEST(random_parameters_follow_the_definition)
+{
+    state = 1;
+    for (int round = 0; round < 600; round++) {
+        struct rp_run runs[6];
+        size_t n_runs = (size_t)pick(1, 6);
+        int64_t id = pick(0, 5), count = 0;
+        for (size_t r = 0; r < n_runs; r++) {
+            runs[r] = (struct rp_run){id, pick(0, 1) * pick(0, 40), pick(1, 60)};
+            id += runs[r].length + pick(0, 1) * pick(0, 9);
+            count += runs[r].length;
+        }
+        struct rp_order_params p = random_params(count);
+        check_order(runs, n_runs, &p);
+    }
+}
+
+RP_TEST(awkward_sizes_follow_the_definition)
+{
+    static const int64_t sizes[] = {1, 2, 3, 5, 7, 31, 32, 33, 63, 64, 65, 127, 128, 129, 211,
+                                    255, 256, 257, 509, 511, 512, 513};
+    state = 2;
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        for (int round = 0; round < 4; round++) {
+            struct rp_run run = {pick(0, 1) * ((int64_t)1 << 40), pick(0, 3), sizes[i]};
+            struct rp_order_params p = random_params(sizes[i]);
+            check_order(&run, 1, &p);
+        }
+    }
+}
+
+/* FNV-1a over the ids as 64-bit words. */
+static void check_golden(const struct rp_run *runs, size_t n_runs, struct rp_order_params p,
+                         const int64_t *first, uint64_t hash)
+{
+    check_order(runs, n_runs, &p);
+    int64_t count = 0;
+    REQUIRE_OK(rp_order_count(runs, n_runs, &count, NULL), NULL);
+    uint64_t h = 14695981039346656037u;
+    for (int64_t i = 0; i < count; i++) {
+        h = (h ^ (uint64_t)got[i]) * 1099511628211u;
+    }
+    (void)CHECK_MEM(got, first, 4 * sizeof(*first));
+    (void)CHECK(h == hash);
+}
+
+RP_TEST(golden_values)
+{
+    static const struct rp_run a[3] = {{0, 0, 7}, {7, 0, 5}, {12, 0, 9}};
+    static const struct rp_run e[2] = {{9, 3, 40}, {60, 0, 33}};
+    struct rp_run b[50];
+    for (int64_t i = 0, id = 0; i < 50; i++) {
+        b[i] = (struct rp_run){id, 0, 60 + 37 * i % 101};
+        id += b[i].length;
+    }
+    check_golden(a, 3, (struct rp_order_params){0, 0, 4, 4, 12, 1, 1, 0},
+                 (const int64_t[]){2, 15, 19, 7}, 0x601bb0adfc4547u);
+    check_golden(b, 50, (struct rp_order_params){42, 3, 64, 64, 4096, 1, 1, 0},
+                 (const int64_t[]){3185, 3498, 4952, 1340}, 0xdee3ba8ebd98ae6fu);
+    check_golden(b, 50, (struct rp_order_params){42, 3, 1, 64, 5501, 1, 1, 0},
+                 (const int64_t[]){897, 2155, 1241, 919}, 0xb31a33fcc7b56e91u);
+    check_golden(b, 50, (struct rp_order_params){42, 3, 16, 60, 3200, 4, 10, 16},
+                 (const int64_t[]){4111, 921, 65, 4495}, 0xcf83578123875b65u);
+    check_golden(e, 2, (struct rp_order_params){7, 1, 3, 8, 30, 2, 4, 6},
+                 (const int64_t[]){34, 20, 75, 36}, 0x50d2e54814f8b54fu);
+}
+
+static int by_lane(const void *a, const void *b, void *lanes)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b, c = *(const int64_t *)lanes;
+    return x % c != y % c ? (x % c < y % c ? -1 : 1) : x < y ? -1 : x > y;
+}
+
+RP_TEST(slices_of_all_ranks_are_the_batch)
+{
+    state = 3;
+    for (int round = 0; round < 2000; round++) {
+        int64_t lanes = pick(1, 70), p = pick(0, 300), n = pick(1, 100), world = pick(1, 12);
+        int64_t at = 0, out[128];
+        for (int64_t i = 0; i < n; i++) {
+            want[i] = p + i;
+        }
+        qsort_r(want, (size_t)n, sizeof(*want), by_lane, &lanes);
+        for (int64_t r = 0; r < world; r++) {
+            int64_t taken = rp_order_slice(lanes, p, p + n, r, world, out);
+            if (n < world) {
+                REQUIRE_EQ(taken, 1);
+                REQUIRE_EQ(out[0], want[r % n]);
+                continue;
+            }
+            REQUIRE(taken >= n / world && taken <= n / world + 1 && at + taken <= n);
+            REQUIRE_(CHECK_MEM(out, want + at, (size_t)taken * sizeof(*out)));
+            at += taken;
+        }
+        REQUIRE(n < world || at == n);
+    }
+}
+
+RP_TEST(what_makes_no_sense_is_refused)
+{
+    static const struct rp_run good[2] = {{0, 0, 4}, {4, 0, 4}};
+    static const struct rp_run bad[][2] = {
+        {{0, 0, 4}, {3, 0, 4}},                         /* overlap */
+        {{4, 0, 4}, {0, 0, 4}},                         /* descending */
+        {{0, 0, 4}, {4, 0, 0}},                         /* empty */
+        {{0, 0, 4}, {4, 0, -1}},                        /* negative */
+        {{-1, 0, 4}, {4, 0, 4}},                        /* negative id */
+        {{0, -1, 4}, {4, 0, 4}},                        /* negative frame_index */
+        {{0, 0, 4}, {INT64_MAX - 2, 0, 4}},             /* id overflows */
+        {{0, 0, 4}, {4, INT64_MAX - 2, 4}},             /* frame_index overflows */
+        {{0, 0, INT64_MAX}, {INT64_MAX, 0, INT64_MAX}}, /* length overflows */
+    };
+    struct rp_error err;
+    int64_t count;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        rp_error_clear(&err);
+        (void)CHECK_STATUS(rp_order_count(bad[i], 2, &count, &err), RP_E_ARG, &err);
+    }
+    rp_error_clear(&err);
+    (void)CHECK_STATUS(rp_order_count(good, 0, &count, &err), RP_E_ARG, &err);
+    static const struct rp_order_params wrong[] = {
+        {0, 0, 0, 4, 8, 1, 1, 0}, {0, 0, 65537, 4, 8, 1, 1, 0},  {0, 0, 4, -1, 8, 1, 1, 0},
+        {0, 0, 4, 4, 0, 1, 1, 0}, {0, 0, 4, 4, 8, 0, 1, 0},      {0, 0, 4, 4, 8, 2, 1, 0},
+        {0, 0, 4, 4, 8, 1, 1, -1}, {0, 0, 4, 1LL << 31, 8, 1, 1, 0}};
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        rp_error_clear(&err);
+        (void)CHECK_STATUS(rp_order_rows(good, 2, &wrong[i], got, &err), RP_E_ARG, &err);
+    }
+    /* too many rows in a lane: refused before anything is allocated or written */
+    static const struct rp_run huge = {0, 0, (int64_t)1 << 40};
+    static const struct rp_order_params p = {0, 0, 1, 64, 100, 1, 1, 0};
+    rp_error_clear(&err);
+    (void)CHECK_STATUS(rp_order_rows(&huge, 1, &p, got, &err), RP_E_ARG, &err);
+}
+
+static void order_some(void *arg)
+{
+    (void)arg;
+    static const struct rp_run runs[2] = {{0, 0, 300}, {300, 0, 200}};
+    static const struct rp_order_params p = {1, 0, 8, 2, 100, 2, 4, 3};
+    struct rp_error err;
+    rp_error_clear(&err);
+    rp_status status = rp_order_rows(runs, 2, &p, got, &err);
+    (void)CHECK(status == RP_OK || (status == RP_E_NOMEM && err.code == RP_E_NOMEM));
+}
+
+RP_TEST(memory_may_be_short)
+{
+    struct rp_fault fault = {.calls = RP_FAULT_MEMORY};
+    (void)CHECK(rp_fault_sweep(fault, order_some, NULL) >= 5);
+}
