@@ -52,7 +52,7 @@ def panels(records: list[dict]) -> list[str]:
             bars.append((label, value, low, high, READERS.index(record["impl"])))
         floor = sum(r["floor_frames_per_s"] for r in same) / len(same)
         title = f"{TITLES[mode]}, {TITLES[order]}, {dtype}, batch {same[0]['batch_size']}: {name}"
-        mark = (f"decode floor {pictures.number(floor)}", floor)
+        mark = (f"decode floor, mean {pictures.number(floor)}", floor)
         out.append(pictures.svg_bars(title, "delivered frames/s, all cameras", bars, [mark]))
     return out
 
@@ -82,10 +82,10 @@ def main() -> None:
         raise SystemExit(f"{args.results} holds no results: run `make bench` first")
     env = records[0]["env"]
     repeats = min(r["repeats"] for r in records)
-    footer = (
-        f"{env['cpu']}, {env['cpus_granted']} CPUs; median of {repeats} interleaved repeats, "
-        f"whiskers min-max; {env['date']}"
-    )
+    runs = "one run per case"
+    if repeats > 1:
+        runs = f"median of {repeats} interleaved repeats, whiskers min-max"
+    footer = f"{env['cpu']}, {env['cpus_granted']} CPUs; {runs}; {env['date']}"
     args.out.write_text(stack(panels(records), footer))
     print(args.out)
 

@@ -161,7 +161,8 @@ def svg_lines(
     for i, (_, points) in enumerate(lines):
         path = "L".join(at(*p) for p in points)
         colour = COLOURS[i % len(COLOURS)]
-        parts.append(f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
+        dash = ' stroke-dasharray="6 3"' if i >= len(COLOURS) else ""
+        parts.append(f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="1.8"{dash}/>')
         if len(points) == 1:
             cx, cy = at(*points[0]).split()
             parts.append(f'<circle cx="{cx}" cy="{cy}" r="3.5" fill="{colour}"/>')
@@ -171,7 +172,8 @@ def svg_lines(
         if x > left and x + step > width:
             x, y = left, y + 20
         colour = COLOURS[i % len(COLOURS)]
-        parts.append(f'<rect x="{x:.1f}" y="{y - 3:.1f}" width="14" height="4" fill="{colour}"/>')
+        dash = ' stroke-dasharray="6 3"' if i >= len(COLOURS) else ""
+        parts.append(f'<path d="M{x:.1f} {y:.1f}h15" stroke="{colour}" stroke-width="4"{dash}/>')
         parts.append(_text(x + 20, y + 4, name))
         x += step + 10
     return _svg(width, y + 18, parts, title)

@@ -147,9 +147,10 @@ def test_the_chart_is_drawn_from_result_files(tmp_path):
     assert "median of 2" in text
 
 
-def test_memory_is_shown_in_megabytes_with_its_range():
+def test_the_table_has_megabytes_and_ranges():
     head, rows = report.rows_of([_result()])
     row = dict(zip(head, rows[0]))
-    assert row["peak RSS MB"] == "210 (200-220)"
+    assert row["peak RSS MB"] == "210"
     assert row["frames/s"] == "1,000 (900-1,100)"
+    assert row["x floor"] == "0.92 (0.90-0.94)"
     assert "x LeRobot" not in row

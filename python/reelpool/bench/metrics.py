@@ -90,7 +90,7 @@ def summarize(raw: dict, case: dict, lengths: list[int]) -> dict[str, Any]:
 def series(raw: dict, points: int = 40) -> list[tuple[float, float]]:
     """(seconds after iter(), samples/s) over the whole run, in at most `points` bins."""
     arrivals, sizes = raw["arrivals"], raw["sizes"]
-    count = min(points, max(1, len(arrivals) // 4))
+    count = min(points, max(1, len(arrivals) // 3))
     width = arrivals[-1] / count
     bins: dict[int, int] = {}
     for at, size in zip(arrivals, sizes):

@@ -17,7 +17,7 @@ padding:14px;margin:14px 0}
 table{border-collapse:collapse;font-size:13px;width:100%}
 th,td{padding:5px 7px;text-align:right;border-bottom:1px solid #e8ebee;white-space:nowrap}
 th:first-child,td:first-child,.facts td,.facts th{text-align:left}.facts td{white-space:normal}
-th{color:#5c6773;font-weight:600}
+th{color:#5c6773;font-weight:600;white-space:normal;vertical-align:bottom}
 small,.faint{color:#5c6773}svg{width:100%;height:auto;display:block}
 pre{background:#f0f2f4;padding:10px;border-radius:6px;overflow-x:auto;font-size:13px}
 img{max-width:100%;height:auto}.thumbs th{white-space:normal}.thumb{width:92px;display:block}
@@ -50,17 +50,23 @@ def table(head: list[str], rows: list[list[str]], kind: str = "figures") -> str:
     return f'<table class="{kind}">' + f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def with_range(figures: dict[str, Any], key: str, scale: float = 1.0) -> str:
+def plain(figures: dict[str, Any], key: str, scale: float = 1.0) -> str:
+    """The median alone."""
+    return "-" if figures.get(key) is None else pictures.number(figures[key] * scale)
+
+
+def with_range(figures: dict[str, Any], key: str) -> str:
     """`median (min-max)`, without the bracket for a single repeat."""
     if figures.get(key) is None:
         return "-"
-    text = pictures.number(figures[key] * scale)
+    text = pictures.number(figures[key])
     low, high = figures.get("range", {}).get(key, (None, None))
     if low is None or low == high:
         return text
-    return f"{text} ({pictures.number(low * scale)}-{pictures.number(high * scale)})"
+    return f"{text} ({pictures.number(low)}-{pictures.number(high)})"
 
 
+RANGED = ("decoded_frames_per_s", "floor_ratio")
 COLUMNS = [  # title, key, factor
     ("frames/s", "decoded_frames_per_s", 1.0),
     ("x floor", "floor_ratio", 1.0),
@@ -79,7 +85,10 @@ def rows_of(results: list[Result]) -> tuple[list[str], list[list[str]]]:
     columns = [c for c in COLUMNS if any(r.figures.get(c[1]) is not None for r in done)]
     rows = []
     for result in done:
-        cells = [with_range(result.figures, key, scale) for _, key, scale in columns]
+        cells = [
+            with_range(result.figures, key) if key in RANGED else plain(result.figures, key, scale)
+            for _, key, scale in columns
+        ]
         rows.append([result.case.label, result.case.what, *cells])
     return ["case", "work", *[c[0] for c in columns]], rows
 
@@ -153,5 +162,5 @@ def _bars(what: str, results: list[Result]) -> str:
         what,
         "delivered frames/s, all cameras",
         bars,
-        [(f"decode floor {pictures.number(floor)}", floor)],
+        [(f"decode floor, mean {pictures.number(floor)}", floor)],
     )
