@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +81,10 @@ def delta_rows(
             raise ValueError(f"delta_timestamps[{key!r}] is empty")
         fps = meta.fps
         # The sum of fractions is compared in seconds, as LeRobot does.
-        off = [s for s in values if not abs(s * fps - round(s * fps)) / fps <= tolerance_s]
+        off = [
+            s for s in values
+            if not (math.isfinite(s) and abs(s * fps - round(s * fps)) / fps <= tolerance_s)
+        ]  # fmt: skip
         if off:
             raise ValueError(
                 f"delta_timestamps[{key!r}]: {off} are no multiples of 1/{fps} s within "
@@ -118,7 +122,7 @@ def target_sizes(
         if (
             not isinstance(size, (tuple, list))
             or len(size) != 2
-            or not all(isinstance(n, int) and 0 < n <= 16384 for n in size)
+            or not all(type(n) is int and 0 < n <= 16384 for n in size)
         ):
             raise ValueError(f"resize[{key!r}] must be (height, width) in pixels, not {size!r}")
         sizes[key] = (size[0], size[1])
