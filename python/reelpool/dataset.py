@@ -171,6 +171,7 @@ class LeRobotDataset(WriteMode):
     def _row(self, index: Any) -> int:
         if isinstance(index, (bool, np.bool_)) or not hasattr(index, "__index__"):
             raise TypeError(f"an index must be an integer or a slice, not {index!r}")
+        self._require_readable()
         row, count = index.__index__(), len(self)
         if not -count <= row < count:
             raise IndexError(f"index {row} is out of range for {count} frames of {self.repo_id}")

@@ -33,7 +33,10 @@ class WriteMode:
         dataset = cls.__new__(cls)
         dataset._recorder = recorder
         dataset.repo_id, dataset.root = recorder.repo_id, recorder.root
-        dataset.meta = recorder.meta
+        dataset.meta, dataset.revision = recorder.meta, recorder.revision
+        dataset.tolerance_s = recorder.tolerance_s
+        dataset.episodes = dataset.delta_timestamps = dataset.image_transforms = None
+        dataset._reset()
         return dataset
 
     @classmethod
@@ -84,6 +87,8 @@ class WriteMode:
         if self._recorder is None:
             return
         self._recorder.finalize()
+        if self.meta.total_episodes == 0:
+            return  # nothing was recorded: there is nothing to read
         self.__dict__.pop("_recorder")
         self.__init__(self.repo_id, root=self.root)  # type: ignore[misc]
 

@@ -116,6 +116,17 @@ def test_recording_under_the_patch(tmp_path, patched):
         assert_same_item(dataset[index], own[index], (index,))
 
 
+def test_recording_nothing(tmp_path, patched):
+    features = {"action": {"dtype": "float32", "shape": (2,), "names": None}}
+    dataset = lerobot.datasets.LeRobotDataset.create(
+        "parity/empty", 10, features, root=tmp_path / "empty"
+    )
+    with lerobot.datasets.VideoEncodingManager(dataset):
+        assert dataset.num_episodes == 0
+    with pytest.raises(RuntimeError):
+        dataset[0]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [([], 2, "usage"), (["lerobot-nothing"], 2, "lerobot-nothing"), (["--help"], 0, "usage")],
