@@ -44,8 +44,8 @@ rp_status rp_files_new(const char *const *paths, int n, int max_open, rp_files *
     files->max_open = max_open;
     files->file = rp_calloc((size_t)n, sizeof(*files->file));
     if (files->file != NULL) {
-        files->n = n;
         for (int i = 0; i < n; i++) {
+            files->n = i + 1; /* what rp_files_free may look at */
             files->file[i].fd = -1;
             files->file[i].size = -1;
             files->file[i].path = rp_strdup(paths[i]);
