@@ -15,7 +15,7 @@ import numpy as np
 
 from . import env
 from .depth import depth_table
-from .errors import FormatError, MissingExtraError, NotFoundError, make_error
+from .errors import FormatError, MissingExtraError, NotFoundError, StorageError, make_error
 
 if TYPE_CHECKING:
     from .metadata import LeRobotDatasetMetadata
@@ -57,7 +57,7 @@ class Entry:
 
 def picture_size(feature: dict, key: str) -> tuple[int, int]:
     """(height, width) that info.json declares for a video feature. FormatError if it does not."""
-    shape = tuple(feature["shape"])
+    shape = tuple(feature["shape"] or ())
     names = feature.get("names") or ()
     if len(shape) == 3:
         if isinstance(names, (list, tuple)) and names and str(names[0]).startswith("channel"):
@@ -137,8 +137,12 @@ class Layout:
     def _path(self, rel: str) -> bytes:
         try:
             return os.fsencode(self.meta._files.resolve(rel))
-        except NotFoundError:
-            return os.fsencode(self.meta.root / rel)  # reported at the sample that needs it
+        except (NotFoundError, StorageError):
+            pass  # reported at the sample that needs it
+        except FormatError:
+            if not (self.meta.root / rel).is_dir():  # a folder is of no harm: it cannot be read
+                raise
+        return os.fsencode(self.meta.root / rel)
 
     def _add_columns(self) -> None:
         table, options = self.table, self.options
@@ -287,7 +291,9 @@ class BatchData:
             unit = self.layout.options.depth_unit
             if stored is not None and stored != unit:
                 picture = picture.astype(np.float32)
-                picture = picture * np.float32(1000) if stored == "m" else picture / np.float32(1000)
+                picture = (
+                    picture * np.float32(1000) if stored == "m" else picture / np.float32(1000)
+                )
         return picture
 
 
