@@ -156,7 +156,8 @@ static rp_status acquire(rp_files *files, int i, int *fd, struct rp_error *err)
     }
     int opened;
     do {
-        opened = open(file->path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); /* a pipe: no wait */
+        /* O_NONBLOCK: a pipe in the place of a video is refused, not waited for */
+        opened = open(file->path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     } while (opened < 0 && errno == EINTR);
     if (opened < 0) {
         return fail_io(err, "open", file->path, errno);

@@ -258,8 +258,8 @@ static rp_status decode_run(struct decoding *d, struct rp_error *err)
     return RP_OK;
 }
 
-/* What a want of a failed run gets. Who shares a run depends on the moment, and a picture that needs
- * none of the bad bytes must not fail by its company: it is decoded alone. */
+/* What a want of a failed run gets. Who shares a run depends on the moment, and a picture that
+ * needs none of the bad bytes must not fail by its company: it is decoded alone. */
 static rp_status judge_want(const struct decoding *d, const struct rp_error *failure,
                             struct want *want, struct rp_error *err)
 {

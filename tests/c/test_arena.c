@@ -1,5 +1,5 @@
-/* The arena: reuse by size, the budget of free blocks, notifications, lifetimes, lent blocks between
- * processes. */
+/* The arena: reuse by size, the budget of free blocks, notifications, lifetimes, blocks lent to
+ * other processes. */
 #include "harness.h"
 
 #include "base/arena.h"

@@ -2,6 +2,7 @@
  * moment, waiting callers, stalls, fork. */
 #include "loader_fixture.h"
 
+#include <pthread.h>
 #include <semaphore.h>
 #include <sys/wait.h>
 
@@ -160,6 +161,33 @@ RP_TEST(a_new_stream_begins_while_all_blocks_are_kept)
             }
             rp_loader_close(&loader);
         }
+    }
+}
+
+/* Returning tickets wake batches that wait for a block; a new stream must not wait for one that was
+ * woken while the old stream ended, because its block never comes. */
+RP_TEST(a_new_stream_begins_while_tickets_come_and_go)
+{
+    need_reference();
+    demo_init(&demo);
+    demo.desc.n_cameras = 1;
+    mixed_rows(rows, 128, 29);
+    for (int round = 0; round < 6; round++) {
+        rp_loader *loader = open_loader(&demo, demo_options(2, 2));
+        struct rp_error err;
+        rp_batch *kept[60] = {0};
+        struct reader readers[2];
+        start_readers(readers, 2, loader);
+        for (int i = 0; i < 60; i++) { /* each stream keeps a block, its next batches wait */
+            begin(loader, 128, 2);
+            REQUIRE_OK(next_batch(loader, &kept[i], &err), &err);
+            (void)check_batch(&demo, kept[i], rows, 2);
+        }
+        join_readers(readers, 2);
+        for (int i = 0; i < 60; i++) {
+            rp_batch_free(&kept[i]);
+        }
+        rp_loader_close(&loader);
     }
 }
 

@@ -172,7 +172,7 @@ RP_TEST(descriptors_stay_within_their_bound)
     (void)CHECK_EQ(open_descriptors(), before);
 }
 
-/* The least recently used one is closed: an open file survives its removal, a closed one does not. */
+/* An open file survives its removal, a closed one does not. */
 RP_TEST(the_least_recently_used_is_closed)
 {
     rp_files *files = make_files(3);

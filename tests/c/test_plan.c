@@ -1,5 +1,5 @@
-/* The sample order: golden values, a plain implementation of the definition for many parameters, and
- * the slices of ranks. */
+/* The sample order: golden values, a plain implementation of the definition for many parameters,
+ * and the slices of ranks. */
 #include "harness.h"
 
 #include "base/rng.h"
@@ -35,21 +35,25 @@ static void add_piece(int *n, const struct rp_order_params *p, const struct rp_r
     pieces[at] = piece;
 }
 
+/* Whether a unit ends after the first x frames of the run. */
+static bool is_cut(const struct rp_run *run, int64_t unit, int64_t g, int64_t x)
+{
+    int64_t n = unit > 0 ? (2 * run->length + unit) / (2 * unit) : 1, f0 = run->frame_index;
+    bool cut = x == run->length;
+    for (int64_t i = 1; i < n && !cut; i++) {
+        cut = (f0 + i * run->length / n) / g * g - f0 == x;
+    }
+    return cut;
+}
+
 static int cut_runs(const struct rp_run *runs, size_t n_runs, const struct rp_order_params *p,
                     int64_t g)
 {
     int n_pieces = 0;
     for (size_t r = 0; r < n_runs; r++) {
-        int64_t len = runs[r].length, f0 = runs[r].frame_index, n = 1, from = 0;
-        if (p->unit > 0) {
-            n = (2 * len + p->unit) / (2 * p->unit) > 1 ? (2 * len + p->unit) / (2 * p->unit) : 1;
-        }
-        for (int64_t x = 1; x <= len; x++) { /* is x a cut point? */
-            bool cut = x == len;
-            for (int64_t i = 1; i < n && !cut; i++) {
-                cut = (f0 + i * len / n) / g * g - f0 == x;
-            }
-            if (cut) {
+        int64_t from = 0;
+        for (int64_t x = 1; x <= runs[r].length; x++) {
+            if (is_cut(&runs[r], p->unit, g, x)) {
                 add_piece(&n_pieces, p, &runs[r], from, x);
                 from = x;
             }
@@ -67,20 +71,20 @@ static uint64_t scale(uint64_t x, int64_t m)
     return (uint64_t)((unsigned __int128)x * (uint64_t)m >> 32);
 }
 
-static uint64_t key_by_definition(const struct rp_order_params *p, const struct piece *u,
-                                  int64_t at, int64_t a, int64_t n, int64_t count)
+static int64_t greater(int64_t a, int64_t b)
 {
-    int64_t k = p->visit, g = k > 1 ? p->gop : 1, span = k > 1 ? p->span : 0;
-    int64_t s = u->begin > a ? u->begin - a : 0;
-    int64_t e = u->begin + u->size < a + n ? u->begin + u->size - a : n;
-    int64_t w = p->window >= count ? count : p->window / p->lanes > 1 ? p->window / p->lanes : 1;
-    int64_t h = w > e - s ? (w - (e - s)) / 2 : 0;
-    int64_t lo = s - h > 0 ? s - h : 0, hi = e + h < n ? e + h : n;
-    if (w >= n) {
-        lo = 0;
-        hi = n;
-    }
-    int64_t d = hi - lo, j = span < d / 2 ? span : d / 2;
+    return a > b ? a : b;
+}
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Which visit of its GOP the unit's frame `at` belongs to. */
+static int64_t visit_of(const struct rp_order_params *p, const struct piece *u, int64_t at,
+                        int64_t g)
+{
     int64_t id = u->id + at, gop = id - (u->frame_index + at) % g, rank = 0;
     uint64_t x = rp_hash64(p->seed, p->epoch, RP_TAG_FRAME, (uint64_t)id);
     for (int64_t i = 0; i < u->size; i++) {
@@ -90,7 +94,22 @@ static uint64_t key_by_definition(const struct rp_order_params *p, const struct 
             rank++;
         }
     }
-    uint64_t visit = rp_hash64(p->seed, p->epoch, RP_TAG_VISIT, (uint64_t)(gop + rank / k));
+    return rank / p->visit;
+}
+
+static uint64_t key_by_definition(const struct rp_order_params *p, const struct piece *u,
+                                  int64_t at, int64_t a, int64_t n, int64_t count)
+{
+    int64_t g = p->visit > 1 ? p->gop : 1, span = p->visit > 1 ? p->span : 0;
+    int64_t s = greater(u->begin - a, 0), e = smaller(u->begin + u->size - a, n);
+    int64_t w = p->window >= count ? count : greater(p->window / p->lanes, 1);
+    int64_t h = greater(w - (e - s), 0) / 2;
+    int64_t lo = w >= n ? 0 : greater(s - h, 0), hi = w >= n ? n : smaller(e + h, n);
+    int64_t d = hi - lo, j = smaller(span, d / 2);
+    int64_t id = u->id + at, gop = id - (u->frame_index + at) % g;
+    uint64_t x = rp_hash64(p->seed, p->epoch, RP_TAG_FRAME, (uint64_t)id);
+    uint64_t visit = rp_hash64(p->seed, p->epoch, RP_TAG_VISIT,
+                               (uint64_t)(gop + visit_of(p, u, at, g)));
     return ((uint64_t)lo << 32) + scale(visit, d - j) + scale(x, j);
 }
 

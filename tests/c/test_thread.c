@@ -172,7 +172,8 @@ static void *fork_often(void *arg)
     return NULL;
 }
 
-/* Two threads fork, three pass the gate: nobody waits for ever, no child is born with one inside. */
+/* Two threads fork, three pass the gate: nobody waits for ever, and no child is born with a thread
+ * inside. */
 RP_TEST(forks_wait_for_the_gate)
 {
     REQUIRE_OK(rp_fork_watch(NULL), NULL);
