@@ -141,7 +141,6 @@ class seeded:
         torch.random.set_rng_state(self.state)
 
 
-
 def stack(values: list[torch.Tensor]) -> torch.Tensor:
     """`torch.stack` along a new first dimension."""
     return torch.stack(values)
