@@ -1,4 +1,4 @@
-"""Which rank of how many this process is. Resolved at first iteration, logged once with its source."""
+"""Which rank of how many this process is: resolved at first iteration, logged with its source."""
 
 from __future__ import annotations
 

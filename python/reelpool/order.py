@@ -75,9 +75,7 @@ def _is_int(value: Any) -> bool:
     return hasattr(value, "__index__") and not isinstance(value, bool)
 
 
-def adopted(
-    state: dict[str, Any], own: dict[str, Any], unit: int | None
-) -> tuple[int, int] | None:
+def adopted(state: dict[str, Any], own: dict[str, Any], unit: int | None) -> tuple[int, int] | None:
     """(C, U) that a windowed order takes over from a state: its lanes, which followed the batch
     size of the run that made it, and its unit unless `unit` is given. None: nothing to take over.
     """
