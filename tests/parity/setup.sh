@@ -26,3 +26,7 @@ fi
 if ! .venv-parity/bin/python -c 'import importlib.metadata as m; assert m.version("lerobot") == "0.6.1"' 2>/dev/null; then
     .venv-parity/bin/python -m pip install -q -r tests/parity/requirements.txt
 fi
+if ! .venv-parity/bin/python -c 'import torchcodec.decoders' 2>/dev/null; then
+    echo "parity: torchcodec finds no FFmpeg shared libraries: apt-get install ffmpeg" >&2
+    exit 3
+fi

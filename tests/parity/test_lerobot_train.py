@@ -77,5 +77,5 @@ def test_twenty_steps_of_act_give_the_same_losses_and_weights(tmp_path):
     assert our_weights == weights
 
     # Worker processes, started as lerobot-train starts them, change nothing.
-    worker_steps, _, _ = train(patched(), tmp_path / "workers", 5, 2)
-    assert worker_steps == steps[:5]
+    worker_steps, _, _ = train(patched(), tmp_path / "workers", 3, 2)
+    assert worker_steps == steps[:3]
