@@ -120,6 +120,27 @@ RP_TEST(a_consumer_may_keep_all_batches)
     }
 }
 
+RP_TEST(blocks_grow_only_for_who_waits)
+{
+    need_reference();
+    demo_init(&demo);
+    mixed_rows(rows, 96, 16);
+    rp_loader *loader = open_loader(&demo, demo_options(2, 2));
+    struct rp_error err;
+    rp_error_clear(&err);
+    REQUIRE_OK(rp_loader_begin(loader, rows, 96, 8, false, &err), &err);
+    rp_batch *kept[2] = {0};
+    REQUIRE_OK(next_batch(loader, &kept[0], &err), &err);
+    REQUIRE_OK(next_batch(loader, &kept[1], &err), &err);
+    (void)usleep(200000); /* time to map what may not be mapped: two in flight and two kept */
+    struct rp_loader_stats stats;
+    rp_loader_stats(loader, &stats);
+    (void)CHECK(stats.arena.grown <= 3);
+    rp_batch_free(&kept[0]);
+    rp_batch_free(&kept[1]);
+    rp_loader_close(&loader);
+}
+
 RP_TEST(no_memory_is_kept_for_reuse_when_the_budget_is_zero)
 {
     need_reference();

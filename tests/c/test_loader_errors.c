@@ -203,6 +203,50 @@ RP_TEST(bad_bytes_ahead_of_a_single_read_do_not_matter)
     (void)unlink(broken_path);
 }
 
+/* Where the size of sample n stands in the stsz box of a file. */
+static int64_t size_entry(const char *path, int64_t n)
+{
+    size_t len = 0;
+    int64_t at = -1;
+    uint8_t *bytes = rp_read_file(path, &len);
+    for (size_t i = 0; bytes != NULL && i + 4 < len; i++) {
+        at = memcmp(bytes + i, "stsz", 4) == 0 ? (int64_t)i + 16 + 4 * n : at;
+    }
+    free(bytes);
+    return at;
+}
+
+/* The neighbour lies past the end of the file: nothing of the run can be read as a whole. */
+RP_TEST(missing_bytes_ahead_of_a_single_read_do_not_matter)
+{
+    need_reference();
+    demo_init(&demo);
+    copy_file(2, -1);
+    int64_t at = size_entry(broken_path, 21);
+    int fd = open(broken_path, O_WRONLY);
+    REQUIRE(at > 0 && fd >= 0);
+    (void)CHECK_EQ(pwrite(fd, "\x00\x7f\xff\xff", 4, at), 4);
+    (void)close(fd);
+    struct rp_loader_options options = demo_options(1, 1);
+    options.frame_cache_bytes = 16 << 20;
+    rp_loader *loader = open_loader(&demo, options);
+    struct rp_error err;
+    for (int64_t row = 20; row <= 21; row++) {
+        rp_error_clear(&err);
+        uint64_t ticket;
+        rp_batch *batch = NULL;
+        REQUIRE_OK(rp_loader_submit(loader, &row, NULL, 1, &ticket, &err), &err);
+        rp_status status = take_ticket(loader, ticket, &batch, &err);
+        (void)CHECK_STATUS(status, row == 21 ? RP_E_FORMAT : RP_OK, &err);
+        if (status == RP_OK) {
+            (void)check_batch(&demo, batch, &row, 1);
+        }
+        rp_batch_free(&batch);
+    }
+    rp_loader_close(&loader);
+    (void)unlink(broken_path);
+}
+
 RP_TEST(a_picture_of_another_size_is_refused)
 {
     need_reference();

@@ -1,6 +1,7 @@
 /* rp_loader among threads and processes: streams and tickets at once, begin and close at any
  * moment, waiting callers, stalls, fork. */
 #include "loader_fixture.h"
+#include "pool/work_priv.h"
 
 #include <pthread.h>
 #include <semaphore.h>
@@ -189,6 +190,35 @@ RP_TEST(a_new_stream_begins_while_tickets_come_and_go)
         }
         rp_loader_close(&loader);
     }
+}
+
+/* The same moment made by hand: a batch that waits for a block is being planned when its stream
+ * ends. It must be given up, or begin waits for it for ever. */
+RP_TEST(a_cancelled_batch_needs_no_block)
+{
+    need_reference();
+    demo_init(&demo);
+    mixed_rows(rows, 64, 30);
+    rp_loader *loader = open_loader(&demo, demo_options(0, 2));
+    struct rp_error err;
+    rp_batch *kept[3] = {0};
+    begin(loader, 64, 4);
+    for (int i = 0; i < 3; i++) {
+        REQUIRE_OK(next_batch(loader, &kept[i], &err), &err);
+    }
+    rp_lock_acquire(&loader->lock);
+    struct item item = rp_schedule_pop_locked(loader);
+    rp_schedule_cancel_locked(loader);
+    rp_lock_release(&loader->lock);
+    (void)CHECK_EQ(item.kind, ITEM_PLAN);
+    if (item.kind == ITEM_PLAN) {
+        rp_plan_batch_work(&loader->workers[0], item.batch);
+    }
+    (void)CHECK_EQ(loader->stream_in_flight, 0);
+    for (int i = 0; i < 3; i++) {
+        rp_batch_free(&kept[i]);
+    }
+    rp_loader_close(&loader);
 }
 
 RP_TEST(close_at_any_moment)
