@@ -157,7 +157,8 @@ static rp_block *best_free_locked(rp_arena *arena, size_t len)
     rp_block **best = NULL;
     for (rp_block **link = &arena->free_blocks; *link != NULL; link = &(*link)->next) {
         size_t have = (*link)->len;
-        if (have >= len && have / 2 <= len && (best == NULL || have < (*best)->len)) {
+        bool fits = have >= len && (have / 2 <= len || have == PAGE); /* PAGE: the smallest */
+        if (fits && (best == NULL || have < (*best)->len)) {
             best = link;
         }
     }

@@ -51,6 +51,9 @@ static rp_status take_block(rp_loader *loader, struct batch *batch, struct rp_er
     rp_lock_acquire(&loader->lock);
     bool blocked = loader->releases == releases && !batch->may_grow && !batch->cancelled;
     batch->state = blocked ? BATCH_BLOCKED : BATCH_QUEUED;
+    if (blocked) {
+        rp_cond_broadcast(&loader->done); /* a consumer that waits for it lets it grow */
+    }
     rp_lock_release(&loader->lock);
     return RP_AGAIN;
 }

@@ -67,6 +67,17 @@ RP_TEST(blocks_are_reused_by_size)
     }
 }
 
+RP_TEST(the_smallest_blocks_are_reused_for_a_few_bytes)
+{
+    rp_arena *arena = new_arena(8 * MIB, false);
+    for (int i = 0; i < 3; i++) {
+        rp_block *block = take(arena, 100);
+        rp_block_release(&block);
+    }
+    (void)CHECK_EQ(stats_of(arena).grown, 1);
+    rp_arena_close(&arena);
+}
+
 RP_TEST(nothing_grows_unless_it_may)
 {
     rp_arena *arena = new_arena(MIB, false);

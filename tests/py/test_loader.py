@@ -250,6 +250,13 @@ def test_memory_in_flight_is_bounded(small):
         assert grown <= 3 + 2
 
 
+def test_batches_of_a_few_bytes_are_recycled_too():
+    with loader_of(open_demo(cameras=[]), 1, prefetch_batches=2) as loader:
+        for _batch in loader:
+            pass
+        assert loader.stats()["arena_grown"] <= 2 + 2
+
+
 def test_memory_budget(small):
     needed = None
     with pytest.raises(ValueError, match="memory_budget") as caught:
