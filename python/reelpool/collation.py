@@ -149,22 +149,26 @@ def _whole_batch(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     first = samples[0]
     if type(first) is not Item:
         return None
-    origin = getattr(first, "_batch", None)
+    origin: ItemBatch | None = getattr(first, "_batch", None)
     if origin is None or len(origin) != len(samples):
         return None
-    for position, sample in enumerate(samples):
-        if (
-            type(sample) is not Item
-            or getattr(sample, "_batch", None) is not origin
-            or sample._pos != position
-        ):
-            return None
+    if not all(_is_row(sample, origin, position) for position, sample in enumerate(samples)):
+        return None
     # Lists are rebuilt from the items: an element changed in place is theirs, not the batch's.
     whole = {
         key: [sample[key] for sample in samples] if isinstance(value, list) else value
         for key, value in origin.tensors().items()
     }
     return origin.hand_over(whole)
+
+
+def _is_row(sample: Any, origin: ItemBatch, position: int) -> bool:
+    """Whether `sample` is the unchanged item `position` of a batch."""
+    return (
+        type(sample) is Item
+        and getattr(sample, "_batch", None) is origin
+        and sample._pos == position
+    )
 
 
 def _collate_items(batch: Any, *, collate_fn_map: Any = None) -> Any:
