@@ -395,7 +395,11 @@ RP_TEST(fork_in_the_middle_of_a_stream)
         for (int i = 0; i < 32; i++) {
             REQUIRE_OK(next_batch(loader, &batch, &err), &err);
             if (i % 2 == 0) {
+                rp_lock_acquire(&loader->lock); /* as another thread might at this moment */
                 pid_t child = fork();
+                if (child > 0) {
+                    rp_lock_release(&loader->lock);
+                }
                 if (child == 0) {
                     (void)alarm(60); /* a deadlock ends the child */
                     _exit(use_in_child(loader, batch));
