@@ -128,6 +128,5 @@ static void use_buffers(void *arg)
 
 RP_TEST(memory_may_be_short)
 {
-    (void)CHECK_EQ(rp_fault_sweep((struct rp_fault){.calls = RP_FAULT_MEMORY}, use_buffers, NULL),
-                   2);
+    (void)CHECK(rp_fault_sweep((struct rp_fault){.calls = RP_FAULT_MEMORY}, use_buffers, NULL) > 0);
 }

@@ -355,5 +355,5 @@ static void order_some(void *arg)
 RP_TEST(memory_may_be_short)
 {
     struct rp_fault fault = {.calls = RP_FAULT_MEMORY};
-    (void)CHECK(rp_fault_sweep(fault, order_some, NULL) >= 5);
+    (void)CHECK(rp_fault_sweep(fault, order_some, NULL) > 0);
 }
