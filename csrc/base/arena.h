@@ -1,9 +1,9 @@
 /* Recycled, pre-faulted blocks of memory for batches: private mappings, or shared ones that another
  * process may map too.
  *
- * An arena is counted: it lives until its owner and the last block taken from it are gone, so a batch
- * may outlive its loader. A block is given out to one holder at a time and is never unmapped while
- * held. */
+ * An arena is counted: it lives until its owner and the last block taken from it are gone, so a
+ * batch may outlive its loader. A block is given out to one holder at a time and is never unmapped
+ * while held. */
 #ifndef RP_BASE_ARENA_H
 #define RP_BASE_ARENA_H
 
@@ -37,10 +37,11 @@ RP_CHECKED rp_status rp_arena_new(size_t keep_bytes, bool shared, rp_arena **out
  * Thread: any. Blocks: while a notification runs. */
 void rp_arena_on_release(rp_arena *arena, rp_arena_notify notify, void *cookie);
 
-/* Take a block of at least len bytes: the smallest free one that is no more than twice as large, else
- * a new one if `may_grow`. New blocks are touched page by page before they are handed out.
- * Owner: *out is the caller's (rp_block_release). Thread: any. Blocks: for the kernel to give pages.
- * Errors: RP_AGAIN nothing free and growing is not allowed; RP_E_NOMEM; RP_E_IO no memory file. */
+/* Take a block of at least len bytes: the smallest free one that is no more than twice as large,
+ * else a new one if `may_grow`. New blocks are touched page by page before they are handed out.
+ * Owner: *out is the caller's (rp_block_release). Thread: any. Blocks: for the kernel to give
+ * pages. Errors: RP_AGAIN nothing free and growing is not allowed; RP_E_NOMEM; RP_E_IO no memory
+ * file. */
 RP_CHECKED rp_status rp_arena_take(rp_arena *arena, size_t len, bool may_grow, rp_block **out,
                                    struct rp_error *err);
 
@@ -53,8 +54,8 @@ void rp_block_release(rp_block **block);
  * Thread: any. Blocks: never. */
 void rp_block_lend(rp_block **block);
 
-/* Owner's end: no block is given out afterwards; memory goes with the last holder. Nulls the pointer.
- * Thread: any. Blocks: never. */
+/* Owner's end: no block is given out afterwards; memory goes with the last holder. Nulls the
+ * pointer. Thread: any. Blocks: never. */
 void rp_arena_close(rp_arena **arena);
 
 struct rp_arena_stats {
@@ -62,6 +63,7 @@ struct rp_arena_stats {
     int64_t bytes;  /* mapped now */
     int64_t grown;  /* blocks ever mapped */
 };
+/* Counts at this moment. Owner: *out is the caller's. Thread: any. Blocks: never. */
 void rp_arena_stats(rp_arena *arena, struct rp_arena_stats *out);
 
 /* A lent block as its receiver sees it. Maps fd (which stays the caller's to close).

@@ -1,5 +1,5 @@
-/* What a loader has done so far: counts, bytes and nanoseconds per stage. Every field is written and
- * read with relaxed atomics; a reader may see one stage a moment ahead of another. */
+/* What a loader has done so far: counts, bytes and nanoseconds per stage. Every field is written
+ * and read with relaxed atomics; a reader may see one stage a moment ahead of another. */
 #ifndef RP_BASE_COUNTERS_H
 #define RP_BASE_COUNTERS_H
 

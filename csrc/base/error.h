@@ -1,7 +1,7 @@
 /* Status codes, the error record and the one error idiom of the core.
  *
- * A function that can fail returns rp_status. 0 is success, values > 0 are flow (the caller acts and
- * goes on), values < 0 are failures. The caller may pass NULL for `struct rp_error *`; whoever
+ * A function that can fail returns rp_status. 0 is success, values > 0 are flow (the caller acts
+ * and goes on), values < 0 are failures. The caller may pass NULL for `struct rp_error *`; whoever
  * accepts one fills it on every failure. `what` is written once, where the failure happens; callers
  * add coordinates on the way up and never overwrite the first text. */
 #ifndef RP_BASE_ERROR_H

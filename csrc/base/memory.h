@@ -21,7 +21,8 @@ RP_CHECKED void *rp_realloc(void *ptr, size_t n, size_t size);
 /* Free what rp_calloc, rp_realloc or rp_strdup gave. NULL: nothing. Thread: any. Blocks: never. */
 void rp_free(void *ptr);
 
-/* Copy a string. Owner: the caller's. Thread: any. Blocks: never. Errors: NULL when memory is short. */
+/* Copy a string. Owner: the caller's. Thread: any. Blocks: never. Errors: NULL when memory is
+ * short. */
 RP_CHECKED char *rp_strdup(const char *text);
 
 /* Blocks of this module alive in the process (tests assert that it returns to its start value).

@@ -18,8 +18,8 @@ typedef struct rp_cond {
     pthread_cond_t cond;
 } rp_cond;
 
-/* Initialise; pairs with the _free below. Owner: storage is the caller's. Thread: one. Blocks: never.
- * Errors: RP_E_NOMEM. */
+/* Initialise; pairs with the _free below. Owner: storage is the caller's. Thread: one. Blocks:
+ * never. Errors: RP_E_NOMEM. */
 RP_CHECKED rp_status rp_lock_init(rp_lock *lock, struct rp_error *err);
 RP_CHECKED rp_status rp_cond_init(rp_cond *cond, struct rp_error *err);
 
@@ -54,7 +54,8 @@ typedef struct rp_thread {
 RP_CHECKED rp_status rp_thread_start(rp_thread *out, const char *name, void *(*main)(void *),
                                      void *arg, struct rp_error *err);
 
-/* Join; does nothing when it never started. Thread: not the thread itself. Blocks: until it ends. */
+/* Join; does nothing when it never started. Thread: not the thread itself. Blocks: until it
+ * ends. */
 void rp_thread_join(rp_thread *thread);
 
 /* Number of forks between the process that loaded the core and this one. A handle made under

@@ -1,5 +1,6 @@
 /* The sample order: which row comes next. Pure integers: no I/O, clock, lock or environment.
- * docs/design.md, "Sample order", states the rules; the golden values are in tests/c/test_plan.c. */
+ * docs/design.md, "Sample order", states the rules; the golden values are in
+ * tests/c/test_plan.c. */
 #ifndef RP_POOL_PLAN_H
 #define RP_POOL_PLAN_H
 

@@ -1,9 +1,9 @@
 /* Samples -> batches: the engine behind Loader, __getitems__ and DataLoader workers.
  *
  * Threads and locks (docs/threading.md holds the same list):
- *   rp-work-K  num_threads per loader, started at the first next/get; run work items; wait on `work`.
- *   caller     Python's thread, without the GIL; waits on `done` in slices; with num_threads = 0 it
- *              runs the work items itself.
+ *   rp-work-K  num_threads per loader, started at the first next/get; run work items; wait on
+ * `work`.   caller     Python's thread, without the GIL; waits on `done` in slices; with
+ * num_threads = 0 it              runs the work items itself.
  * Locks: loader (items, batches in flight, pending decode runs, frame cache, index table), files
  * (descriptors), arena (free blocks). No thread holds two of them.
  * Work items, first batch in need first: plan (rows -> wanted pictures), index (MP4 header ->
@@ -109,22 +109,24 @@ RP_CHECKED rp_status rp_loader_begin(rp_loader *loader, const int64_t *rows, int
 
 /* Take the stream's next batch. Owner: *out is the caller's (rp_batch_free). Thread: one at a time.
  * Blocks: up to slice_ns, then RP_AGAIN (so that the caller can look at signals).
- * Returns RP_END after the last batch. Errors: what went wrong with this batch, with coordinates (the
- * stream ends there); RP_E_STALLED no work item finished for stall_ns; RP_E_CLOSED. */
+ * Returns RP_END after the last batch. Errors: what went wrong with this batch, with coordinates
+ * (the stream ends there); RP_E_STALLED no work item finished for stall_ns; RP_E_CLOSED. */
 RP_CHECKED rp_status rp_loader_next(rp_loader *loader, int64_t slice_ns, int64_t stall_ns,
                                     rp_batch **out, struct rp_error *err);
 
 /* Ask for a batch of the given rows (copied); it is worked on before any stream. Take it with
- * rp_loader_take or give it up with rp_loader_drop. times (NULL: the rows' own): seconds in the file
- * per row, instead of run start + timestamp. Owner: *ticket names it. Thread: any. Blocks: never.
- * Errors: RP_E_ARG a row out of range; RP_E_NOMEM; RP_E_CLOSED. */
+ * rp_loader_take or give it up with rp_loader_drop. times (NULL: the rows' own): seconds in the
+ * file per row, instead of run start + timestamp. Owner: *ticket names it. Thread: any. Blocks:
+ * never. Errors: RP_E_ARG a row out of range; RP_E_NOMEM; RP_E_CLOSED. */
 RP_CHECKED rp_status rp_loader_submit(rp_loader *loader, const int64_t *rows, const double *times,
                                       int64_t n, uint64_t *ticket, struct rp_error *err);
 
 /* Nobody will take this batch. Thread: any. Blocks: never. Errors: none. */
 void rp_loader_drop(rp_loader *loader, uint64_t ticket);
 
-/* Take a submitted batch; as rp_loader_next. After any result but RP_AGAIN the ticket is spent. */
+/* Take a submitted batch. After any result but RP_AGAIN the ticket is spent. Owner: *out is the
+ * caller's (rp_batch_free). Thread: one at a time per ticket. Blocks: up to slice_ns, then
+ * RP_AGAIN. Errors: as rp_loader_next. */
 RP_CHECKED rp_status rp_loader_take(rp_loader *loader, uint64_t ticket, int64_t slice_ns,
                                     int64_t stall_ns, rp_batch **out, struct rp_error *err);
 
@@ -153,16 +155,19 @@ RP_CHECKED rp_status rp_loader_layout(const rp_loader *loader, int64_t n, size_t
 RP_CHECKED rp_status rp_video_index_read(rp_files *files, int i, rp_index **out,
                                          int64_t *bytes_read, struct rp_error *err);
 
-/* What the decoders of this build are and can do; as rp_decode_describe, rp_decode_supports. */
+/* Versions and decoders of the linked libraries, as text of at most cap bytes. Owner: text is the
+ * caller's. Thread: any. Blocks: never. */
 void rp_pool_describe(char *text, size_t cap);
+
+/* Whether this build decodes the codec. Thread: any. Blocks: never. */
 bool rp_pool_supports(enum rp_codec codec);
 
 /* Make every call that waits on the loader return RP_E_CLOSED, now and later, so that it can be
  * closed. Thread: any. Blocks: never. */
 void rp_loader_interrupt(rp_loader *loader);
 
-/* Stop threads, free everything but batches handed out, null. NULL or pointer to NULL: nothing. In a
- * forked child the parent's loader is abandoned: descriptors are closed, the rest is left alone.
+/* Stop threads, free everything but batches handed out, null. NULL or pointer to NULL: nothing. In
+ * a forked child the parent's loader is abandoned: descriptors are closed, the rest is left alone.
  * Thread: any but the workers. Blocks: until the items under way end (one decode run each). */
 void rp_loader_close(rp_loader **loader);
 

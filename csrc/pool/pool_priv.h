@@ -1,5 +1,5 @@
-/* Inside of the pool. Everything reachable from rp_loader that is not marked immutable is guarded by
- * its lock, but what a worker owns while it runs an item. */
+/* Inside of the pool. Everything reachable from rp_loader that is not marked immutable is guarded
+ * by its lock, but what a worker owns while it runs an item. */
 #ifndef RP_POOL_POOL_PRIV_H
 #define RP_POOL_POOL_PRIV_H
 

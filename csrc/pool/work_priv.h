@@ -4,8 +4,8 @@
 
 #include "pool/pool_priv.h"
 
-/* batch.c: batches in flight. `_locked` needs the lock; rp_batch_reserve needs none (the batch is the
- * caller's). */
+/* batch.c: batches in flight. `_locked` needs the lock; rp_batch_reserve needs none (the batch is
+ * the caller's). */
 RP_CHECKED rp_status rp_batch_take_free_locked(rp_loader *loader, struct batch **out,
                                                struct rp_error *err);
 RP_CHECKED rp_status rp_batch_reserve(const rp_loader *loader, struct batch *batch,

@@ -181,10 +181,12 @@ static Py_ssize_t batch_length(PyObject *object)
 
 static PyMethodDef batch_methods[] = {
     {"arrays", batch_arrays, METH_NOARGS,
-     "arrays($self, /)\n--\n\nThe fields as writable NumPy arrays (n, ...), without a copy. They keep the\n"
+     "arrays($self, /)\n--\n\n"
+     "The fields as writable NumPy arrays (n, ...), without a copy. They keep the\n"
      "batch's memory; it is reused when the last of them is gone."},
     {"lend", batch_lend, METH_NOARGS,
-     "lend($self, /)\n--\n\nHand the memory to another process: (fd, block id, bytes, samples, field\n"
+     "lend($self, /)\n--\n\n"
+     "Hand the memory to another process: (fd, block id, bytes, samples, field\n"
      "offsets). It is reused once that process has let go of it. Arrays made before must not be\n"
      "used any more. RuntimeError if the batch does not lie in shared memory."},
     {NULL, NULL, 0, NULL}};

@@ -131,10 +131,9 @@ static void lease_dealloc(PyObject *object)
 
 static PyMethodDef block_map_methods[] = {
     {"lease", block_map_lease, METH_VARARGS,
-     "lease($self, fields, offsets, n, /)\n--\n\nNumPy arrays (n, ...) over one batch in the block, "
-     "without "
-     "a\n"
-     "copy. When the last of them is gone, the block's owner may reuse it."},
+     "lease($self, fields, offsets, n, /)\n--\n\n"
+     "NumPy arrays (n, ...) over one batch in the block, without a copy. When the last of them is "
+     "gone, the block's owner may reuse it."},
     {NULL, NULL, 0, NULL}};
 
 static PyGetSetDef block_map_getset[] = {

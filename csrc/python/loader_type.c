@@ -533,17 +533,17 @@ static PyObject *engine_batch_bytes(PyObject *object, PyObject *args)
 
 static PyMethodDef engine_methods[] = {
     {"begin", engine_begin, METH_VARARGS,
-     "begin($self, rows, batch_size, drop_last, /)\n--\n\nStart a stream over rows (int64). Ends the one\n"
-     "before."},
+     "begin($self, rows, batch_size, drop_last, /)\n--\n\n"
+     "Start a stream over rows (int64). Ends the one before."},
     {"next", engine_next, METH_VARARGS,
-     "next($self, timeout_s, /)\n--\n\nThe stream's next Batch, None at its end. LoaderStalledError when "
-     "no\n"
-     "work item ends for timeout_s."},
+     "next($self, timeout_s, /)\n--\n\n"
+     "The stream's next Batch, None at its end. LoaderStalledError when no work item ends for\n"
+     "timeout_s."},
     {"get", engine_get, METH_VARARGS,
-     "get($self, rows, timeout_s, times=None, /)\n--\n\nOne Batch of rows (int64); times (float64): "
-     "seconds\n"
-     "in the file instead of the rows' own."},
-    {"close", engine_close, METH_NOARGS, "close($self, /)\n--\n\nStop threads, free memory. Idempotent."},
+     "get($self, rows, timeout_s, times=None, /)\n--\n\n"
+     "One Batch of rows (int64); times (float64): seconds in the file instead of the rows' own."},
+    {"close", engine_close, METH_NOARGS,
+     "close($self, /)\n--\n\nStop threads, free memory. Idempotent."},
     {"stats", engine_stats, METH_NOARGS, "stats($self, /)\n--\n\nCounters as a dict."},
     {"batch_bytes", engine_batch_bytes, METH_VARARGS,
      "batch_bytes($self, n, /)\n--\n\nBytes of a batch of n samples."},

@@ -30,17 +30,12 @@ def depth_table(info: dict | None, unit: str, key: str = "") -> np.ndarray:
             raise make_error(FormatError, what, file="meta/info.json", camera=key)
         offset = math.log(low + shift)
         scale = (math.log(high + shift) - offset) / (CODES - 1)
+    used_shift = shift if p["use_log"] else None
     try:
-        import torch
+        from .torch_bridge import depth_values
     except ImportError:
-        return _numpy_table(scale, offset, shift if p["use_log"] else None, low, high, unit)
-    table = torch.arange(CODES, dtype=torch.float32).mul_(scale).add_(offset)
-    if p["use_log"]:
-        table.exp_().sub_(shift)
-    table.clamp_(low, high)
-    if unit == "mm":
-        table.mul_(1000.0).round_().clamp_(0.0, 65535.0)
-    return table.numpy()
+        return _numpy_table(scale, offset, used_shift, low, high, unit)
+    return depth_values(CODES, scale, offset, used_shift, low, high, unit == "mm")
 
 
 def _numpy_table(

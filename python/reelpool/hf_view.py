@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .errors import MissingExtraError
+from .tables import arrow_column
 
 if TYPE_CHECKING:
     from .dataset import LeRobotDataset
@@ -21,17 +22,7 @@ class _Data:
 
     def column(self, name: str) -> Any:
         """The column as a pyarrow ChunkedArray."""
-        import pyarrow as pa
-
-        return pa.chunked_array([pa.array(list(self._view._column(name)))
-                                 if self._view._is_cells(name)
-                                 else _arrow(self._view._column(name))])  # fmt: skip
-
-
-def _arrow(array: np.ndarray) -> Any:
-    import pyarrow as pa
-
-    return pa.array(array) if array.ndim == 1 else pa.array(array.tolist())
+        return arrow_column(self._view._column(name))
 
 
 class HfView:

@@ -138,16 +138,14 @@ class EpisodeAwareSampler:
 
     def _permutation(self, epoch: int) -> np.ndarray:
         try:
-            import torch
+            from .torch_bridge import permutation
         except ImportError:
             raise make_error(
                 MissingExtraError,
                 "EpisodeAwareSampler(shuffle=True) needs torch\n  Run: pip install torch",
             ) from None
         seed = int(np.random.SeedSequence([self.seed, epoch]).generate_state(1, dtype=np.uint64)[0])
-        return torch.randperm(
-            self._num_frames, generator=torch.Generator().manual_seed(seed)
-        ).numpy()
+        return permutation(self._num_frames, seed)
 
     def _frames(self, positions: np.ndarray) -> Iterator[int]:
         episode = np.searchsorted(self._ends, positions, side="right")

@@ -389,3 +389,11 @@ def load_table(meta: LeRobotDatasetMetadata, episodes: Sequence[int] | None = No
     cells: dict[str, CellColumn | ImageColumn] = dict(reader.images)
     cells |= {k: CellColumn(k, dtype, reader.chunks[k]) for k, dtype in reader.cells.items()}
     return Table(reader.keys, reader.arrays, cells, chosen, lengths)
+
+
+def arrow_column(values: Any) -> pa.ChunkedArray:
+    """A column's values (array, or list of cells) as Arrow data."""
+    import pyarrow as pa
+
+    nested = isinstance(values, np.ndarray) and values.ndim > 1
+    return pa.chunked_array([pa.array(values.tolist() if nested else values)])

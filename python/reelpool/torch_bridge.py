@@ -144,3 +144,21 @@ class seeded:
 def stack(values: list[torch.Tensor]) -> torch.Tensor:
     """`torch.stack` along a new first dimension."""
     return torch.stack(values)
+
+
+def permutation(count: int, seed: int) -> np.ndarray:
+    """`torch.randperm(count)` by a generator of its own, int64 (count,)."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed)).numpy()
+
+
+def depth_values(
+    codes: int, scale: float, offset: float, shift: float | None, low: float, high: float, mm: bool
+) -> np.ndarray:
+    """float32 (codes,): each code's depth, by torch's float32 steps in LeRobot's order."""
+    table = torch.arange(codes, dtype=torch.float32).mul_(scale).add_(offset)
+    if shift is not None:
+        table.exp_().sub_(shift)
+    table.clamp_(low, high)
+    if mm:
+        table.mul_(1000.0).round_().clamp_(0.0, 65535.0)
+    return table.numpy()

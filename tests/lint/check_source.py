@@ -45,7 +45,7 @@ LIBC = re.compile(
 # module of Python: the files of python/reelpool that may import it
 PYTHON_LAW = {
     "torch": r"torch_bridge\.py|collation\.py|bench/.*",
-    "pyarrow": r"(tables|metadata)\w*\.py|convert/.*|bench/.*",
+    "pyarrow": r"(tables|metadata|image_cells)\w*\.py|convert/.*|bench/.*",
     "huggingface_hub": r"roots\.py",
     "lerobot": r"lerobot\.py|bench/.*",
 }

@@ -1,6 +1,7 @@
 """Sampler and partitions; the permutations were recorded from LeRobot 0.6.1 (torch 2.11)."""
 
 import random
+import sys
 
 import numpy as np
 import pytest
@@ -139,7 +140,8 @@ def test_wrong_arguments(arguments):
 
 
 def test_shuffle_without_torch_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "reelpool.torch_bridge", raising=False)
     with pytest.raises(MissingExtraError, match="pip install torch"):
         next(iter(EpisodeAwareSampler(FROM, TO, shuffle=True)))
 
