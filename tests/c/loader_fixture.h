@@ -59,8 +59,8 @@ static RP_UNUSED bool check_batch(const struct demo *d, const rp_batch *batch, c
         for (int c = 0; c < d->desc.n_cameras && good; c++, field++) {
             const struct rp_window *w = &d->camera[c].window;
             for (int s = 0; s < w->n && good; s++) {
-                const uint8_t *at = batch->block->data + offset[field] +
-                                    (size_t)(i * w->n + s) * picture_bytes(c);
+                const uint8_t *at =
+                    batch->block->data + offset[field] + (size_t)(i * w->n + s) * picture_bytes(c);
                 int64_t row = step_row(d, rows[i], w->delta[s], &outside);
                 good = CHECK(hash_bytes(at, picture_bytes(c)) == reference[c][row]);
             }
@@ -76,8 +76,8 @@ static RP_UNUSED bool check_batch(const struct demo *d, const rp_batch *batch, c
             w = &d->pad[p].window;
             for (int s = 0; s < w->n && good; s++) {
                 (void)step_row(d, rows[i], w->delta[s], &outside);
-                good = CHECK_EQ(batch->block->data[offset[field] + (size_t)(i * w->n + s)],
-                                outside);
+                good =
+                    CHECK_EQ(batch->block->data[offset[field] + (size_t)(i * w->n + s)], outside);
             }
         }
     }

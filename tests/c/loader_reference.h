@@ -46,8 +46,11 @@ static void take_pictures(const struct demo *d, int file, rp_decoder *decoder, r
     rp_error_clear(&err);
     while (rp_decoder_receive(decoder, &frame, &err) == RP_OK) {
         const struct rp_image *image = rp_frame_image(frame);
-        struct rp_target target = {.data = pixels, .type = RP_PIXEL_U8, .width = image->width,
-                                   .height = image->height, .row_stride = image->width,
+        struct rp_target target = {.data = pixels,
+                                   .type = RP_PIXEL_U8,
+                                   .width = image->width,
+                                   .height = image->height,
+                                   .row_stride = image->width,
                                    .plane_stride = image->width * image->height};
         (void)CHECK_OK(rp_convert(image, &target, scratch, &err), &err);
         double time = (double)rp_frame_pts(frame) / rp_index_timescale(index);
@@ -73,8 +76,11 @@ static void decode_file(const struct demo *d, int file, rp_scratch *scratch, uin
     for (int64_t i = 0; i < rp_index_samples(index); i++) {
         struct rp_sample sample;
         rp_index_sample(index, i, &sample);
-        struct rp_packet packet = {.data = bytes + sample.offset, .len = sample.size,
-                                   .pts = sample.pts, .dts = sample.dts, .key = sample.key,
+        struct rp_packet packet = {.data = bytes + sample.offset,
+                                   .len = sample.size,
+                                   .pts = sample.pts,
+                                   .dts = sample.dts,
+                                   .key = sample.key,
                                    .wanted = true};
         if (decoder == NULL) {
             REQUIRE_OK(rp_decoder_cache_get(cache, rp_index_codec(index), &packet, &decoder, &err),

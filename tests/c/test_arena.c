@@ -92,8 +92,7 @@ RP_TEST(nothing_grows_unless_it_may)
     rp_error_clear(&err);
     (void)CHECK_STATUS(rp_arena_take(arena, SIZE_MAX, true, &block, &err), RP_E_NOMEM, &err);
     rp_error_clear(&err);
-    (void)CHECK_STATUS(rp_arena_take(arena, (size_t)1 << 62, true, &block, &err), RP_E_NOMEM,
-                       &err);
+    (void)CHECK_STATUS(rp_arena_take(arena, (size_t)1 << 62, true, &block, &err), RP_E_NOMEM, &err);
     rp_arena_close(&arena);
 }
 
@@ -187,8 +186,7 @@ static void *take_and_release(void *arg)
     rp_arena *arena = arg;
     for (int i = 0; i < 300; i++) {
         rp_block *block = NULL;
-        if (!CHECK_OK(rp_arena_take(arena, 4096 * (size_t)(1 + i % 5), true, &block, NULL),
-                      NULL)) {
+        if (!CHECK_OK(rp_arena_take(arena, 4096 * (size_t)(1 + i % 5), true, &block, NULL), NULL)) {
             break;
         }
         memset(block->data, i, 64); /* TSan: nobody else holds it */

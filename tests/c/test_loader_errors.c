@@ -334,8 +334,8 @@ RP_TEST(everything_fails_from_some_call_on)
     mixed_rows(rows, 12, 32);
     struct sweep sweep = {2};
     for (int calls = RP_FAULT_MEMORY; calls <= RP_FAULT_FILE; calls *= 2) {
-        int runs = rp_fault_sweep((struct rp_fault){.calls = calls, .onward = true}, use_loader,
-                                  &sweep);
+        int runs =
+            rp_fault_sweep((struct rp_fault){.calls = calls, .onward = true}, use_loader, &sweep);
         (void)CHECK(runs > 0);
     }
 }

@@ -65,8 +65,8 @@ static void *read_tickets(void *arg)
 static void start_readers(struct reader *readers, int n, rp_loader *loader)
 {
     for (int i = 0; i < n; i++) {
-        readers[i] = (struct reader){
-            .loader = loader, .seed = 100 * (uint64_t)(i + 1), .drops = i % 2 == 1};
+        readers[i] =
+            (struct reader){.loader = loader, .seed = 100 * (uint64_t)(i + 1), .drops = i % 2 == 1};
         REQUIRE_EQ(pthread_create(&readers[i].thread, NULL, read_tickets, &readers[i]), 0);
     }
 }

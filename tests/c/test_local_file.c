@@ -121,8 +121,8 @@ RP_TEST(interrupted_and_short_reads_go_on)
             (void)CHECK(met == (nth == 2));
         }
     }
-    struct rp_fault half = {.calls = RP_FAULT_FILE, .read = RP_FAULT_READ_SHORT, .nth = 2,
-                            .onward = true};
+    struct rp_fault half = {
+        .calls = RP_FAULT_FILE, .read = RP_FAULT_READ_SHORT, .nth = 2, .onward = true};
     rp_fault_arm(&half); /* every read gives half of what was asked for */
     (void)CHECK_OK(read_part(files, 3, 100, 5000, &err), &err);
     (void)CHECK(rp_fault_disarm() && rp_fault_count() > 5);

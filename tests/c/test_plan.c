@@ -108,8 +108,8 @@ static uint64_t key_by_definition(const struct rp_order_params *p, const struct 
     int64_t d = hi - lo, j = smaller(span, d / 2);
     int64_t id = u->id + at, gop = id - (u->frame_index + at) % g;
     uint64_t x = rp_hash64(p->seed, p->epoch, RP_TAG_FRAME, (uint64_t)id);
-    uint64_t visit = rp_hash64(p->seed, p->epoch, RP_TAG_VISIT,
-                               (uint64_t)(gop + visit_of(p, u, at, g)));
+    uint64_t visit =
+        rp_hash64(p->seed, p->epoch, RP_TAG_VISIT, (uint64_t)(gop + visit_of(p, u, at, g)));
     return ((uint64_t)lo << 32) + scale(visit, d - j) + scale(x, j);
 }
 
@@ -132,8 +132,8 @@ static int64_t sequence_by_definition(const struct rp_run *runs, size_t n_runs,
                 }
                 uint64_t key = key_by_definition(p, &pieces[u], i, a, n, count);
                 int64_t id = pieces[u].id + i, at = have++;
-                while (at > 0 && (key_of[at - 1] > key ||
-                                  (key_of[at - 1] == key && key_id[at - 1] > id))) {
+                while (at > 0 &&
+                       (key_of[at - 1] > key || (key_of[at - 1] == key && key_id[at - 1] > id))) {
                     key_of[at] = key_of[at - 1];
                     key_id[at] = key_id[at - 1];
                     at--;
@@ -225,8 +225,8 @@ RP_TEST(random_parameters_follow_the_definition)
 
 RP_TEST(awkward_sizes_follow_the_definition)
 {
-    static const int64_t sizes[] = {1, 2, 3, 5, 7, 31, 32, 33, 63, 64, 65, 127, 128, 129, 211,
-                                    255, 256, 257, 509, 511, 512, 513};
+    static const int64_t sizes[] = {1,   2,   3,   5,   7,   31,  32,  33,  63,  64,  65,
+                                    127, 128, 129, 211, 255, 256, 257, 509, 511, 512, 513};
     state = 2;
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         for (int round = 0; round < 4; round++) {
@@ -327,8 +327,8 @@ RP_TEST(what_makes_no_sense_is_refused)
     rp_error_clear(&err);
     (void)CHECK_STATUS(rp_order_count(good, 0, &count, &err), RP_E_ARG, &err);
     static const struct rp_order_params wrong[] = {
-        {0, 0, 0, 4, 8, 1, 1, 0}, {0, 0, 65537, 4, 8, 1, 1, 0},  {0, 0, 4, -1, 8, 1, 1, 0},
-        {0, 0, 4, 4, 0, 1, 1, 0}, {0, 0, 4, 4, 8, 0, 1, 0},      {0, 0, 4, 4, 8, 2, 1, 0},
+        {0, 0, 0, 4, 8, 1, 1, 0},  {0, 0, 65537, 4, 8, 1, 1, 0},    {0, 0, 4, -1, 8, 1, 1, 0},
+        {0, 0, 4, 4, 0, 1, 1, 0},  {0, 0, 4, 4, 8, 0, 1, 0},        {0, 0, 4, 4, 8, 2, 1, 0},
         {0, 0, 4, 4, 8, 1, 1, -1}, {0, 0, 4, 1LL << 31, 8, 1, 1, 0}};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         rp_error_clear(&err);
