@@ -182,15 +182,30 @@ static bool admit(rp_loader *loader)
     return true;
 }
 
+/* Whether an earlier batch of the stream is being planned. */
+static bool earlier_in_planning(const rp_loader *loader, const struct batch *batch)
+{
+    for (const struct batch *b = loader->batches; b != NULL; b = b->next) {
+        if (b->state == BATCH_PLANNING && b->ticket < batch->ticket) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Planning comes first, since later batches then join runs that have not begun; but while blocks
- * are still being mapped, pictures of an earlier batch go before the mapping of a later one. */
+ * are still being mapped, an earlier batch goes before the mapping of a later one: fresh pages are
+ * slow, and the first batch should not share the kernel with the second. */
 static bool plan_goes_first(const rp_loader *loader, const struct batch *batch)
 {
-    if (loader->heap_len == 0 || batch->ticket < loader->heap[0]->first_ticket) {
+    if (batch->block != NULL || !batch->stream || loader->blocks_mapped >= loader->block_limit) {
         return true;
     }
-    return batch->block != NULL || loader->blocks_mapped >= loader->block_limit ||
-           loader->heap_len < 2 * (loader->n_workers + 1);
+    if (earlier_in_planning(loader, batch)) {
+        return false;
+    }
+    return loader->heap_len < 2 * (loader->n_workers + 1) ||
+           batch->ticket < loader->heap[0]->first_ticket;
 }
 
 struct item rp_schedule_pop_locked(rp_loader *loader)
