@@ -31,8 +31,14 @@ bool rp_index_pin_locked(rp_loader *loader, int32_t file)
 
 void rp_index_unpin_locked(rp_loader *loader, int32_t file)
 {
-    assert(loader->indexes.entry[file].pins > 0);
-    loader->indexes.entry[file].pins--;
+    struct index_entry *entry = &loader->indexes.entry[file];
+    assert(entry->pins > 0);
+    entry->pins--;
+    if (entry->pins == 0 && entry->state == INDEX_FAILED) { /* tried again by the next who asks */
+        rp_free(entry->error);
+        entry->error = NULL;
+        entry->state = INDEX_NONE;
+    }
 }
 
 static rp_status read_part(rp_files *files, int i, const struct rp_byte_range *part, rp_buf **out,

@@ -181,6 +181,15 @@ static bool is_wanted(const struct decoding *d, int64_t pts)
     return d->keep || (i < d->n && d->want[i]->pts == pts);
 }
 
+/* Which bytes an error is about. */
+static void locate_sample(const struct decoding *d, int64_t i, struct rp_error *err)
+{
+    struct rp_sample sample;
+    rp_index_sample(d->index, i, &sample);
+    rp_error_at_file(err, rp_files_path(d->worker->loader->files, d->run->file), sample.offset,
+                     sample.size);
+}
+
 static rp_status send_sample(struct decoding *d, int64_t i, const struct rp_byte_range *range,
                              struct rp_error *err)
 {
@@ -202,12 +211,13 @@ static rp_status send_sample(struct decoding *d, int64_t i, const struct rp_byte
     if (status == RP_AGAIN) { /* all pictures were taken before: it has no reason to wait */
         status = rp_error_set(err, RP_E_DECODE, "the decoder takes no packet and gives no picture");
     }
-    if (status != RP_OK) {
-        rp_error_at_file(err, rp_files_path(d->worker->loader->files, d->run->file), sample.offset,
-                         sample.size);
-        return status;
+    if (status == RP_OK) {
+        status = receive_all(d, err);
     }
-    return receive_all(d, err);
+    if (status != RP_OK) {
+        locate_sample(d, i, err);
+    }
+    return status;
 }
 
 static rp_status read_range(struct decoding *d, const struct rp_byte_range *range,
@@ -252,8 +262,15 @@ static rp_status decode_run(struct decoding *d, struct rp_error *err)
         RP_TRY(receive_all(d, err));
     }
     if (d->left > 0) {
-        RP_FAIL(err, RP_E_DECODE, "the decoder did not return %lld of %lld wanted pictures",
-                (long long)d->left, (long long)d->n);
+        int64_t missing = 0;
+        while (d->want[missing]->written) {
+            missing++;
+        }
+        (void)rp_error_set(err, RP_E_DECODE, /* returned below */
+                           "the decoder did not return %lld of %lld wanted pictures",
+                           (long long)d->left, (long long)d->n);
+        locate_sample(d, d->want[missing]->sample, err);
+        return RP_E_DECODE;
     }
     return RP_OK;
 }

@@ -240,7 +240,8 @@ def test_damage_stays_in_its_gop_and_is_reported(root, camera):
                 assert isinstance(outcome, DecodeError), (number, row, outcome)
         errors = [o for o in found.values() if isinstance(o, ReelpoolError)]
         for e in errors:
-            assert isinstance(e, DecodeError) and e.frame is not None, repr(e)
+            assert isinstance(e, DecodeError), repr(e)
+            assert None not in (e.frame, e.offset, e.length), repr(e)
         failed += bool(errors)
     assert failed >= 7
 
