@@ -10,7 +10,10 @@ import numpy as np
 
 from . import env
 from .collation import Item, register_default_collate
+from .distributed import default_memory_budget
 from .engine import (
+    FRAME_CACHE_BYTES,
+    INDEX_BYTES,
     TIMEOUT_S,
     BatchData,
     EngineHandle,
@@ -40,7 +43,8 @@ class LeRobotDataset(WriteMode):
     Arguments are those of LeRobot 0.6.1, and: `cameras` (keys to deliver), `resize` ((height,
     width), or a dict by key, for RGB video), `on_corrupt` ("raise"), `num_threads` (None: the CPUs
     granted; 0: the calling thread works; in a DataLoader worker None means the worker's own
-    thread), `memory_budget` (bytes, or text such as "2GiB").
+    thread), `memory_budget` (bytes, or text such as "2GiB"; shared equally by DataLoader workers:
+    batch memory beyond it is given back when it is free).
 
     Raises: ValueError or TypeError for an argument that cannot be honoured; NotFoundError,
     FormatError, CompatibilityError and their kin of `reelpool.errors` for the dataset.
@@ -148,20 +152,27 @@ class LeRobotDataset(WriteMode):
     def _engine(self) -> Any:
         handle = self._handle
         if handle is None or handle.pid != os.getpid():
-            worker = self._in_worker()
+            workers = self._workers()
             threads = self._num_threads
             if threads is None:
-                threads = 0 if worker else env.granted_cpus()
-            self._handle = handle = EngineHandle(self._layout, num_threads=threads, shared=worker)
+                threads = 0 if workers else env.granted_cpus()
+            budget = self._memory_budget
+            if budget is None:
+                budget = default_memory_budget()
+            keep = max(0, budget // max(1, workers) - FRAME_CACHE_BYTES - INDEX_BYTES)
+            self._handle = handle = EngineHandle(
+                self._layout, num_threads=threads, shared=workers > 0, keep_bytes=keep
+            )
         return handle.engine
 
     @staticmethod
-    def _in_worker() -> bool:
+    def _workers() -> int:
+        """Workers of the DataLoader that this process works for; 0 in any other process."""
         if not torch_wanted(None):
-            return False
-        from .torch_bridge import in_worker
+            return 0
+        from .torch_bridge import workers
 
-        return in_worker()
+        return workers()
 
     # -- reading --
 
@@ -181,7 +192,7 @@ class LeRobotDataset(WriteMode):
         use_torch = torch_wanted(None)
         try:
             batch = self._engine().get(np.array(rows, np.int64), TIMEOUT_S)
-            return BatchData(self._layout, batch, use_torch, use_torch and self._in_worker())
+            return BatchData(self._layout, batch, use_torch, use_torch and self._workers() > 0)
         except ReelpoolError as error:
             name_dataset(error, self.repo_id, self.root)
             raise

@@ -6,6 +6,8 @@ import logging
 import os
 import sys
 
+from . import env
+
 logger = logging.getLogger("reelpool")
 
 _PAIRS = (
@@ -56,3 +58,9 @@ def local_world_size() -> int:
     """Ranks on this node (LOCAL_WORLD_SIZE), at least 1."""
     text = os.environ.get("LOCAL_WORLD_SIZE", "").strip()
     return max(1, int(text)) if text.isdigit() else 1
+
+
+def default_memory_budget() -> int:
+    """Bytes that a rank's reading may take unless told: 4 GiB or a quarter of the granted memory,
+    whichever is less, divided by the ranks of this node."""
+    return min(4 << 30, env.granted_memory() // 4) // local_world_size()

@@ -181,7 +181,7 @@ class EngineHandle:
 
     def __init__(
         self, layout: Layout, *, num_threads: int, prefetch_batches: int = 0, shared: bool = False,
-        keep_bytes: int = 256 << 20,
+        keep_bytes: int,
     ) -> None:  # fmt: skip
         core = load_core()
         self.layout = layout

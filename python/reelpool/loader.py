@@ -12,7 +12,7 @@ import numpy as np
 
 from . import env, order
 from .dataset import LeRobotDataset
-from .distributed import local_world_size, resolve_rank
+from .distributed import default_memory_budget, resolve_rank
 from .engine import (
     FRAME_CACHE_BYTES,
     INDEX_BYTES,
@@ -179,7 +179,7 @@ class Loader:
         """`prefetch_batches`, lowered to what the memory budget holds."""
         budget = self._budget
         if budget is None:
-            budget = min(4 << 30, env.granted_memory() // 4) // local_world_size()
+            budget = default_memory_budget()
         one = self._batch_bytes()
         free = budget - FRAME_CACHE_BYTES - INDEX_BYTES
         fits = free // max(1, one) - 1

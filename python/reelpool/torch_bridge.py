@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["LentBatch", "from_numpy", "in_worker", "seeded"]
+__all__ = ["LentBatch", "from_numpy", "seeded", "workers"]
 
 _maps: dict[tuple[int, int, int], Any] = {}  # (pid, start time, block id) -> BlockMap
 _maps_lock = threading.Lock()
@@ -26,9 +26,10 @@ def from_numpy(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
-def in_worker() -> bool:
-    """Whether this process is a DataLoader worker."""
-    return torch.utils.data.get_worker_info() is not None
+def workers() -> int:
+    """Workers of the DataLoader that this process works for; 0 in any other process."""
+    info = torch.utils.data.get_worker_info()
+    return 0 if info is None else info.num_workers
 
 
 def _start_time(pid: int) -> int:
