@@ -39,7 +39,7 @@ clips: setup
 test: clips
 	@$(BUILD_C) c
 	@$(BUILD_C) --variant asan fuzz-replay
-	@$(VENV) -m pytest -q -m "$(NOT_HERE)"
+	@REELPOOL_TEST_CLIPS=$(CURDIR)/build/clips $(VENV) -m pytest -q -m "$(NOT_HERE)"
 
 test-c: clips
 	@$(BUILD_C)

@@ -7,6 +7,7 @@ import threading
 import reelpool
 from _common import indices, open_dataset, pixels
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it
 dataset = open_dataset()
 order = indices(dataset, 4)
 want = [pixels(dataset[i]) for i in order]

@@ -278,6 +278,7 @@ import os, signal, sys, threading, time
 import reelpool
 from demo_sets import open_demo
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it
 dataset = open_demo(cameras=[])
 loader = reelpool.Loader(dataset, 2, shuffle=True, num_threads=1)
 try:
