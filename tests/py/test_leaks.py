@@ -12,8 +12,8 @@ from reelpool.errors import ReelpoolError
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
 
-# Bytes that the interpreter and the allocator may take meanwhile. A sanitizer keeps freed memory back
-# and looks for leaks itself.
+# Bytes that the interpreter and the allocator may take meanwhile. A sanitizer keeps freed memory
+# back and looks for leaks itself.
 GROWTH = 1 << 40 if "libasan" in os.environ.get("LD_PRELOAD", "") else 8 << 20
 
 
