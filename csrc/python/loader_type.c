@@ -447,9 +447,11 @@ static PyObject *engine_get(PyObject *object, PyObject *args)
     rp_error_clear(&err);
     uint64_t ticket;
     rp_batch *batch = NULL;
-    rp_status status =
-        rp_loader_submit(self->loader, view.buf, time_view.buf, view.len / 8, &ticket, &err);
-    int submitted = status == RP_OK;
+    rp_status status;
+    Py_BEGIN_ALLOW_THREADS /* the first call starts threads, or waits for who does */
+        status =
+            rp_loader_submit(self->loader, view.buf, time_view.buf, view.len / 8, &ticket, &err);
+    Py_END_ALLOW_THREADS int submitted = status == RP_OK;
     PyBuffer_Release(&view);
     if (time_view.obj != NULL) {
         PyBuffer_Release(&time_view);
