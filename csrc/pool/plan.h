@@ -40,6 +40,31 @@ RP_CHECKED rp_status rp_order_rows(const struct rp_run *runs, size_t n_runs,
                                    const struct rp_order_params *params, int64_t *rows,
                                    struct rp_error *err);
 
+/* One dataset's order as a stream, which holds the frames of the windows that are open and no more:
+ * about R of them. It knows a run by its number, a frame by its row. */
+typedef struct rp_order rp_order;
+
+/* New stream. `params->epoch` is not looked at; lanes = 0 means ascending ids (the rest is unused).
+ * Owner: *out is the caller's; runs and params are copied. Thread: one at a time. Blocks: never.
+ * Cost: 24 bytes per unit. Errors: as rp_order_rows. */
+RP_CHECKED rp_status rp_order_new(const struct rp_run *runs, size_t n_runs,
+                                  const struct rp_order_params *params, rp_order **out,
+                                  struct rp_error *err);
+
+/* Frames of an epoch. Owner: borrowed. Thread: the stream's. Blocks: never. */
+int64_t rp_order_frames(const rp_order *order);
+
+/* Row number (0 .. frames - 1) at a position of an epoch. Cheap while the positions asked of a lane
+ * ascend; a step back, a long step ahead or another epoch seeks the lane anew: about 2 R / C hashes,
+ * and for another epoch one hash per unit. Lanes never asked for cost nothing.
+ * Owner: *row is the caller's. Thread: the stream's. Blocks: never.
+ * Errors: RP_E_NOMEM (position is asserted). */
+RP_CHECKED rp_status rp_order_row(rp_order *order, uint32_t epoch, int64_t position, int64_t *row,
+                                  struct rp_error *err);
+
+/* Free and null. NULL or pointer to NULL: nothing. Thread: the stream's. Blocks: never. */
+void rp_order_free(rp_order **order);
+
 /* Global positions that rank r of world takes from the batch of positions [p, q): slots
  * [r n / world, (r + 1) n / world) of the batch sorted by (position mod lanes, position / lanes),
  * in slot order, so that the slices in rank order are the same list for every world. If the batch
