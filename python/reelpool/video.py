@@ -23,7 +23,12 @@ from .engine import (
     load_core,
     torch_wanted,
 )
-from .errors import UnsupportedMediaError, make_error
+from .errors import (
+    DatasetChangedError,
+    FrameTimestampError,
+    UnsupportedMediaError,
+    make_error,
+)
 
 __all__ = ["VideoDecoder", "VideoDecoderCache", "decode_video_frames"]
 
@@ -48,11 +53,24 @@ class FrameBatch:
         self.data, self.pts_seconds = data, pts_seconds
 
 
+def _identity(path: str | os.PathLike[str]) -> tuple[int, ...] | None:
+    """What tells a file from the one that takes its place; None where there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
 class VideoDecoder:
-    """One local video file: its frames by number or time. Thread-safe; reopened after a fork."""
+    """One local video file: its frames by number or time. Thread-safe; reopened after a fork.
+
+    A decoder stays with the file that it opened: DatasetChangedError once another took its place.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
+        self.path = os.path.abspath(os.fsdecode(path))
+        self.identity = _identity(self.path)  # before the index: what changes later is noticed
         info = load_core().video_info(self.path)
         self.metadata = VideoMetadata(info)
         self._times = np.frombuffer(info["times"], np.float64)
@@ -68,6 +86,9 @@ class VideoDecoder:
             return self._engines[key]
 
     def _open(self, pixel: int) -> Any:
+        if _identity(self.path) != self.identity:
+            what = "the file was replaced after it was opened"
+            raise make_error(DatasetChangedError, what, file=self.path)
         kind, channels = _TYPES[pixel]
         height, width = self.metadata.height, self.metadata.width
         one, zero = np.ones(1, np.int64), np.zeros(1, np.int64)
@@ -86,8 +107,6 @@ class VideoDecoder:
         """Numbers of the frames shown nearest to the times (seconds), int64. FrameTimestampError
         beyond the tolerance (compared in float64 or float32).
         """
-        from .errors import FrameTimestampError
-
         wanted = np.asarray(timestamps, np.float64)
         right = np.clip(np.searchsorted(self._times, wanted), 0, len(self._times) - 1)
         left = np.maximum(right - 1, 0)
@@ -135,7 +154,8 @@ class VideoDecoderCache:
 
     `max_size`: None = unbounded; default LEROBOT_VIDEO_DECODER_CACHE_SIZE, else 100. `counters`: an
     integer tensor or array of 3 that counts hits, misses, evictions, shared by whoever holds it. A
-    dropped decoder stays valid for its holder. Raises ValueError for max_size <= 0.
+    dropped decoder stays valid for its holder. A path whose file was replaced is opened anew (a
+    miss). Raises ValueError for max_size <= 0.
     """
 
     def __init__(
@@ -158,9 +178,12 @@ class VideoDecoderCache:
 
     def get_decoder(self, path: str | os.PathLike[str]) -> VideoDecoder:
         """The open decoder of a file. NotFoundError, FormatError and their kin."""
-        key = str(path)
+        key, now = str(path), _identity(path)
         with self._lock:
             decoder = self._decoders.get(key)
+            if decoder is not None and decoder.identity != now:
+                del self._decoders[key]
+                decoder = None
             if decoder is not None:
                 self._decoders.move_to_end(key)
                 self._counters[0] += 1
@@ -169,6 +192,8 @@ class VideoDecoderCache:
         opened = VideoDecoder(path)
         with self._lock:
             decoder = self._decoders.setdefault(key, opened)
+            if decoder.identity != opened.identity:  # another thread opened the file before this
+                decoder = self._decoders[key] = opened
             while self.max_size is not None and len(self._decoders) > self.max_size:
                 self._decoders.popitem(last=False)
                 self._counters[2] += 1

@@ -2,6 +2,8 @@
 
 import os
 import pickle
+import shutil
+import struct
 import threading
 
 import numpy as np
@@ -10,6 +12,7 @@ import reelpool
 from demo_sets import DEMO, FRONT, ROOT, STARTS, WRIST, array, truth, video
 from reelpool import VideoDecoderCache, decode_video_frames
 from reelpool.errors import (
+    DatasetChangedError,
     FormatError,
     FrameTimestampError,
     NotFoundError,
@@ -177,6 +180,59 @@ def test_own_cache_is_used_and_failures_are_not_kept(tmp_path):
         with pytest.raises(NotFoundError):
             decode_video_frames(tmp_path / "x.mp4", [0.0], TOL, decoder_cache=cache)
     assert (cache.misses, cache.size()) == (3, 1)
+
+
+@pytest.mark.parametrize("how", ["replace", "rewrite", "same size and time"])
+def test_a_file_that_was_replaced_is_opened_anew(tmp_path, how):
+    """Recording over a file and reading on is no damage: the new file's frames come."""
+    path, cache = tmp_path / "a.mp4", VideoDecoderCache()
+    front, wrist = video(ROOT, FRONT).read_bytes(), video(ROOT, WRIST).read_bytes()
+    room = len(wrist) - len(front)  # both files end up equally long
+    path.write_bytes(front + struct.pack(">I4s", room, b"free") + bytes(room - 8))
+    for pixels in (True, False):
+        got = decode_video_frames(path, [0.3], TOL, None, pixels, decoder_cache=cache)
+    assert np.array_equal(array(got)[0], np.float32(truth()[FRONT][3]) / np.float32(255))
+    held, was = cache.get_decoder(path), path.stat()
+    if how == "rewrite":
+        path.write_bytes(wrist)
+    else:
+        new = tmp_path / "new.mp4"
+        new.write_bytes(wrist)
+        if how == "same size and time":
+            os.utime(new, ns=(was.st_atime_ns, was.st_mtime_ns))
+            assert new.stat().st_size == was.st_size
+        new.replace(path)
+    got = decode_video_frames(path, [0.3], TOL, None, True, decoder_cache=cache)
+    assert np.array_equal(array(got), truth()[WRIST][[3]])
+    assert cache.get_decoder(path) is not held and cache.size() == 1
+    assert (cache.misses, cache.evictions) == (2, 0)
+    path.unlink()
+    with pytest.raises(NotFoundError):
+        decode_video_frames(path, [0.3], TOL, decoder_cache=cache)
+    assert path not in cache
+
+
+def test_a_held_decoder_never_mixes_two_files(tmp_path):
+    path = tmp_path / "a.mp4"
+    path.write_bytes(video(ROOT, FRONT).read_bytes())
+    decoder = VideoDecoderCache().get_decoder(path)  # has read the index, but no picture
+    path.write_bytes(video(ROOT, WRIST).read_bytes())
+    with pytest.raises(DatasetChangedError) as caught:
+        decoder.get_frames_at([0])
+    assert caught.value.file == str(path)
+
+
+def test_relative_paths_and_a_change_of_folder(tmp_path, monkeypatch):
+    cache = VideoDecoderCache()
+    for folder, camera in (("one", FRONT), ("two", WRIST)):
+        (tmp_path / folder).mkdir()
+        shutil.copyfile(video(ROOT, camera), tmp_path / folder / "a.mp4")
+    monkeypatch.chdir(tmp_path / "one")
+    held = cache.get_decoder("a.mp4")
+    monkeypatch.chdir(tmp_path / "two")
+    got = decode_video_frames("a.mp4", [0.3], TOL, None, True, decoder_cache=cache)
+    assert np.array_equal(array(got), truth()[WRIST][[3]])
+    assert np.array_equal(array(held.get_frames_at([3]).data), truth()[FRONT][[3]])
 
 
 def test_threads_share_a_cache():
