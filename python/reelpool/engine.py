@@ -81,6 +81,7 @@ class Options:
     tolerance_s: float
     deltas: dict[str, tuple[int, ...]]  # rows, by key, in the order given
     skipped: frozenset[str]  # image-dtype cameras not to deliver
+    substitute: bool = False  # a good sample takes the place of one that cannot be decoded
 
 
 class Layout:
@@ -88,6 +89,7 @@ class Layout:
 
     def __init__(self, meta: LeRobotDatasetMetadata, table: Table, options: Options) -> None:
         self.meta, self.table, self.options = meta, table, options
+        self.substitute = options.substitute
         self.entries: list[Entry] = []
         self.cameras: list[tuple] = []
         self.columns: list[tuple] = []
@@ -175,6 +177,59 @@ class Layout:
             float(self.options.tolerance_s), self.cameras, self.columns, self.pads, self.fields,
         )  # fmt: skip
 
+    def cells(self, entry: Entry, rows: np.ndarray) -> list:
+        """The tasks, strings or language rows of table rows, one element each."""
+        if entry.source == "task":
+            names = self.meta._task_names
+            numbers = self.table.task_index[rows].tolist()
+            try:
+                return [names[n] for n in numbers]
+            except KeyError as error:
+                what = f"meta/tasks has no task_index {error.args[0]}, which data rows name"
+                raise make_error(
+                    FormatError, what, dataset=self.meta.repo_id, file="meta/tasks.parquet"
+                ) from None
+        column = self.table.cells[entry.key]
+        return [column.cell(row) for row in rows.tolist()]
+
+    def images(self, entry: Entry, rows: np.ndarray) -> list[np.ndarray]:
+        """Pictures of an image-dtype camera, (C, H, W) or (T, C, H, W) per table row."""
+        if entry.deltas is None:
+            return [self.image(entry.key, row) for row in rows.tolist()]
+        return [
+            np.stack([self.image(entry.key, at) for at in self.window_rows(row, entry.deltas)])
+            for row in rows.tolist()
+        ]
+
+    def window_rows(self, row: int, deltas: Sequence[int]) -> list[int]:
+        """Table rows of a window around `row`, clamped to its episode."""
+        table = self.table
+        run = int(np.searchsorted(table.starts, row, side="right")) - 1
+        first, last = int(table.starts[run]), int(table.starts[run] + table.lengths[run]) - 1
+        return [min(max(row + delta, first), last) for delta in deltas]
+
+    def image(self, key: str, row: int) -> np.ndarray:
+        """The picture of an image-dtype camera in one table row, (C, H, W)."""
+        from .image_cells import decode_image_cell
+
+        table, meta = self.table, self.meta
+        picture = decode_image_cell(
+            table.cells[key].cell(row),
+            meta._files,
+            camera=key,
+            episode=int(table.episode_index[row]),
+            frame=int(table.frame_index[row]),
+        )
+        if key in meta.depth_keys:
+            stored = meta._stored_depth_unit(key)
+            unit = self.options.depth_unit
+            if stored is not None and stored != unit:
+                picture = picture.astype(np.float32)
+                picture = (
+                    picture * np.float32(1000) if stored == "m" else picture / np.float32(1000)
+                )
+        return picture
+
 
 class EngineHandle:
     """One `_core.Engine` per process and use, made when first asked for."""
@@ -200,13 +255,19 @@ class BatchData:
     """A finished batch: NumPy arrays over the engine's memory, and what Python adds.
 
     Item protocol of `collate`: `len()`, `tensors()`. Lists (task, strings, language) hold one
-    element per sample.
+    element per sample. rows: int64 (B,), the rows delivered. substitutes: per sample that another
+    one took the place of (place in the batch, wanted row, row delivered, what was wrong).
     """
 
     def __init__(self, layout: Layout, batch: Any, use_torch: bool, lendable: bool = False) -> None:
         self.core_batch = batch
         self.lendable = lendable
         self.rows: np.ndarray = batch.rows
+        self.substitutes: list[tuple[int, int, int, str]] = (
+            batch.substitutes() if layout.substitute else []
+        )
+        for place, _, taken, _ in self.substitutes:
+            self.rows[place] = taken
         self.layout = layout
         self._values = self._assemble(batch.arrays(), use_torch)
 
@@ -233,68 +294,25 @@ class BatchData:
             if entry.source == "field":
                 value: Any = arrays[entry.at]
             elif entry.source == "image":
-                value = self._images(entry)
+                value = _stacked(entry.key, self.layout.images(entry, self.rows))
             else:
-                value = self._cells(entry)
+                value = self.layout.cells(entry, self.rows)
             if use_torch and not isinstance(value, list):
                 value = from_numpy(value)
             values[entry.key] = value
+        if self.layout.substitute:
+            marks = np.zeros(len(self.rows), bool)
+            marks[[place for place, *_ in self.substitutes]] = True
+            values["is_substitute"] = from_numpy(marks) if use_torch else marks
         return values
 
-    def _cells(self, entry: Entry) -> list:
-        if entry.source == "task":
-            names = self.layout.meta._task_names
-            numbers = self.layout.table.task_index[self.rows].tolist()
-            try:
-                return [names[n] for n in numbers]
-            except KeyError as error:
-                what = f"meta/tasks has no task_index {error.args[0]}, which data rows name"
-                raise make_error(
-                    FormatError, what, dataset=self.layout.meta.repo_id, file="meta/tasks.parquet"
-                ) from None
-        column = self.layout.table.cells[entry.key]
-        return [column.cell(row) for row in self.rows.tolist()]
 
-    def _images(self, entry: Entry) -> np.ndarray | list:
-        pictures = [
-            np.stack([self._image(entry.key, row) for row in self.window_rows(row, entry.deltas)])
-            if entry.deltas is not None
-            else self._image(entry.key, row)
-            for row in self.rows.tolist()
-        ]
-        if len({picture.shape for picture in pictures}) > 1:
-            sizes = sorted({picture.shape for picture in pictures})
-            what = f"camera {entry.key}: pictures of different shapes in a batch: {sizes}"
-            raise make_error(FormatError, what, camera=entry.key)
-        return np.stack(pictures)
-
-    def window_rows(self, row: int, deltas: Sequence[int]) -> list[int]:
-        """Table rows of a window around `row`, clamped to its episode."""
-        table = self.layout.table
-        run = int(np.searchsorted(table.starts, row, side="right")) - 1
-        first, last = int(table.starts[run]), int(table.starts[run] + table.lengths[run]) - 1
-        return [min(max(row + delta, first), last) for delta in deltas]
-
-    def _image(self, key: str, row: int) -> np.ndarray:
-        from .image_cells import decode_image_cell
-
-        table, meta = self.layout.table, self.layout.meta
-        picture = decode_image_cell(
-            table.cells[key].cell(row),
-            meta._files,
-            camera=key,
-            episode=int(table.episode_index[row]),
-            frame=int(table.frame_index[row]),
-        )
-        if key in meta.depth_keys:
-            stored = meta._stored_depth_unit(key)
-            unit = self.layout.options.depth_unit
-            if stored is not None and stored != unit:
-                picture = picture.astype(np.float32)
-                picture = (
-                    picture * np.float32(1000) if stored == "m" else picture / np.float32(1000)
-                )
-        return picture
+def _stacked(key: str, pictures: list[np.ndarray]) -> np.ndarray:
+    if len({picture.shape for picture in pictures}) > 1:
+        sizes = sorted({picture.shape for picture in pictures})
+        what = f"camera {key}: pictures of different shapes in a batch: {sizes}"
+        raise make_error(FormatError, what, camera=key)
+    return np.stack(pictures)
 
 
 def torch_wanted(output: str | None) -> bool:

@@ -76,9 +76,7 @@ class HfView:
         if name in table.cells:
             cell = table.cells[name]
             if cell.dtype == "image":
-                from .engine import BatchData
-
-                return _tensor(BatchData._image(_Rows(self._dataset), name, row))
+                return _tensor(self._dataset._layout.image(name, row))
             return cell.cell(row)
         return _tensor(table.columns[name][row, ...])
 
@@ -129,13 +127,6 @@ class HfView:
             for name in self._names
         }
         return datasets.Dataset.from_dict(rows).with_format("torch")
-
-
-class _Rows:
-    """What `BatchData._image` needs of a batch."""
-
-    def __init__(self, dataset: LeRobotDataset) -> None:
-        self.layout = dataset._layout
 
 
 def _tensor(value: np.ndarray) -> Any:
