@@ -18,7 +18,7 @@ from pathlib import Path
 LAW = {
     "base": (None, ()),
     "fetch": (("fetch.h",), ("base",)),
-    "demux": (("demux.h",), ("base",)),
+    "demux": (("demux.h", "index_sidecar.h"), ("base",)),
     "decode": (("decode.h",), ("base", "demux/demux.h")),
     "convert": (("convert.h",), ("base",)),
     "pool": (("pool.h", "plan.h"), ("base", "fetch", "demux", "decode", "convert")),
