@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from .errors import FormatError, MissingExtraError, NotFoundError, StorageError,
 
 if TYPE_CHECKING:
     from .metadata import LeRobotDatasetMetadata
+    from .mixture_layout import MixtureLayout
     from .tables import Table
 
 U8, F32, U16 = 0, 1, 2  # enum rp_pixel_type
@@ -177,6 +178,10 @@ class Layout:
             float(self.options.tolerance_s), self.cameras, self.columns, self.pads, self.fields,
         )  # fmt: skip
 
+    def part_of(self, row: int) -> tuple[Layout, int]:
+        """The layout of the data set that serves a row, and the row in it."""
+        return self, row
+
     def cells(self, entry: Entry, rows: np.ndarray) -> list:
         """The tasks, strings or language rows of table rows, one element each."""
         if entry.source == "task":
@@ -256,10 +261,14 @@ class BatchData:
 
     Item protocol of `collate`: `len()`, `tensors()`. Lists (task, strings, language) hold one
     element per sample. rows: int64 (B,), the rows delivered. substitutes: per sample that another
-    one took the place of (place in the batch, wanted row, row delivered, what was wrong).
+    one took the place of (place in the batch, wanted row, row delivered, what was wrong). fetch:
+    a core batch of other rows; without it a bad picture of an image column is an error.
     """
 
-    def __init__(self, layout: Layout, batch: Any, use_torch: bool, lendable: bool = False) -> None:
+    def __init__(
+        self, layout: Layout | MixtureLayout, batch: Any, use_torch: bool, lendable: bool = False,
+        fetch: Callable[[np.ndarray], Any] | None = None,
+    ) -> None:  # fmt: skip
         self.core_batch = batch
         self.lendable = lendable
         self.rows: np.ndarray = batch.rows
@@ -269,7 +278,7 @@ class BatchData:
         for place, _, taken, _ in self.substitutes:
             self.rows[place] = taken
         self.layout = layout
-        self._values = self._assemble(batch.arrays(), use_torch)
+        self._values = self._assemble(batch.arrays(), use_torch, fetch)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -286,15 +295,23 @@ class BatchData:
 
         return LentBatch(values, self)
 
-    def _assemble(self, arrays: list[np.ndarray], use_torch: bool) -> dict[str, Any]:
+    def _assemble(
+        self, arrays: list[np.ndarray], use_torch: bool, fetch: Callable[[np.ndarray], Any] | None
+    ) -> dict[str, Any]:
         if use_torch:
             from .torch_bridge import from_numpy
+        pictures: dict[str, list[np.ndarray]] = {}
+        if self.layout.substitute and fetch is not None:
+            from .corruption import sound_pictures
+
+            pictures = sound_pictures(self.layout, self.rows, arrays, self.substitutes, fetch)
         values: dict[str, Any] = {}
         for entry in self.layout.entries:
             if entry.source == "field":
                 value: Any = arrays[entry.at]
             elif entry.source == "image":
-                value = _stacked(entry.key, self.layout.images(entry, self.rows))
+                found = pictures.get(entry.key)
+                value = _stacked(entry.key, found or self.layout.images(entry, self.rows))
             else:
                 value = self.layout.cells(entry, self.rows)
             if use_torch and not isinstance(value, list):

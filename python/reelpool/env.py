@@ -94,6 +94,12 @@ def hf_lerobot_home() -> Path:
     return Path(value).expanduser() if value else hf_home() / "lerobot"
 
 
+def cache_dir() -> Path:
+    """REELPOOL_CACHE, else .reelpool below `hf_lerobot_home`: what reelpool writes for itself."""
+    value = os.environ.get("REELPOOL_CACHE")
+    return Path(value).expanduser() if value else hf_lerobot_home() / ".reelpool"
+
+
 def hf_hub_cache() -> Path:
     """HF_HUB_CACHE (or its old name HUGGINGFACE_HUB_CACHE), else HF_HOME/hub."""
     value = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
