@@ -8,6 +8,7 @@
 
 #include "base/arena.h"
 #include "base/error.h"
+#include "pool/feed.h"
 #include "pool/pool.h"
 
 struct module_state {
@@ -15,6 +16,7 @@ struct module_state {
     PyTypeObject *batch_type;
     PyTypeObject *block_map_type;
     PyTypeObject *lease_type;
+    PyTypeObject *feed_type;
     PyObject *from_core; /* reelpool.errors.from_core, imported at the first error */
 };
 
@@ -22,6 +24,7 @@ extern PyType_Spec rp_engine_spec;
 extern PyType_Spec rp_batch_spec;
 extern PyType_Spec rp_block_map_spec;
 extern PyType_Spec rp_lease_spec;
+extern PyType_Spec rp_feed_spec;
 
 /* State of the module that made `type`; NULL with an exception when it is gone. */
 struct module_state *rp_state_of(PyTypeObject *type);
@@ -52,6 +55,10 @@ PyObject *rp_fields_arrays(const struct array_field *field, Py_ssize_t count, Py
  * NULL with an exception; then *batch has been freed. */
 PyObject *rp_batch_wrap(struct module_state *state, rp_batch **batch,
                         const struct array_field *field, Py_ssize_t count, PyObject *engine);
+
+/* Take the feed out of a Feed, which is empty afterwards. Owner: the result is the caller's, freed
+ * with rp_feed_free. NULL with TypeError (no Feed) or ValueError (taken before, or in use). */
+rp_feed *rp_feed_take(struct module_state *state, PyObject *object);
 
 /* Contiguous borrowed buffers with an item size and count check. -1 with ValueError or TypeError
  * naming `what`. Release with PyBuffer_Release. */

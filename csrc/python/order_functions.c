@@ -58,7 +58,8 @@ static PyObject *order_slice(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "LLLLLO:order_slice", &lanes, &p, &q, &rank, &world, &out)) {
         return NULL;
     }
-    if (lanes < 1 || p < 0 || q <= p || world < 1 || rank < 0 || rank >= world) {
+    if (lanes < 1 || p < 0 || q <= p || world < 1 || world > INT32_MAX || rank < 0 ||
+        rank >= world) {
         PyErr_SetString(PyExc_ValueError, "order_slice: an argument is out of range");
         return NULL;
     }

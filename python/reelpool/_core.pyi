@@ -60,6 +60,30 @@ class BlockMap:
 @final
 class Lease: ...
 
+@final
+class Feed:
+    """Rows of one rank's and worker's batches. sets: (runs, seed, C, U, R, k, g, J, first_row)."""
+
+    def __new__(
+        cls,
+        sets: list[tuple[Buffer, int, int, int, int, int, int, int, int]],
+        epoch: int,
+        start: int,
+        stop: int,
+        batch_size: int,
+        rank: int,
+        world: int,
+        worker: int,
+        workers: int,
+        drop_last: bool,
+        /,
+    ) -> Feed: ...
+    @classmethod
+    def of_rows(cls, rows: Buffer, batch_size: int, drop_last: bool, /) -> Feed: ...
+    def next(self) -> tuple[np.ndarray, int, int] | None: ...
+    @property
+    def batch_size(self) -> int: ...
+
 def order_rows(
     runs: Buffer,
     seed: int,
