@@ -1,9 +1,11 @@
-/* Bytes of the dataset's files. This version reads local files; a file is known by its number. */
+/* Bytes of the dataset's files. This version reads local files; a file is known by its number.
+ * At the end: making a new file out of them. */
 #ifndef RP_FETCH_FETCH_H
 #define RP_FETCH_FETCH_H
 
 #include "base/error.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
 typedef struct rp_files rp_files;
@@ -22,6 +24,11 @@ const char *rp_files_path(const rp_files *files, int i);
  * RP_E_CHANGED size or time differ from the first look. */
 RP_CHECKED rp_status rp_files_size(rp_files *files, int i, int64_t *size, struct rp_error *err);
 
+/* Size and modification time (ns since 1970) as pinned by the first look, which this may be.
+ * Owner, thread, errors: as rp_files_size. */
+RP_CHECKED rp_status rp_files_version(rp_files *files, int i, int64_t *size, int64_t *mtime_ns,
+                                      struct rp_error *err);
+
 /* Read exactly len bytes at offset into to. Owner: to is the caller's. Thread: any. Blocks: on the
  * disk. Errors: as rp_files_size; RP_E_FORMAT the file ends before offset + len. */
 RP_CHECKED rp_status rp_files_read(rp_files *files, int i, int64_t offset, int64_t len, uint8_t *to,
@@ -34,5 +41,35 @@ void rp_files_free(rp_files **files);
 /* In a forked child: close the inherited descriptors, touch nothing else of the parent's object.
  * Thread: any. Blocks: never. */
 void rp_files_abandon(rp_files *files);
+
+/* A file in the making: its bytes come in order, under another name in the same folder; it has its
+ * own name once it is whole and on the disk. */
+typedef struct rp_output rp_output;
+
+/* Begin a file of `size` bytes, all of them reserved where the file system can. What an earlier
+ * process left unfinished is not touched.
+ * Owner: *out is the caller's until commit or abandon, untouched on failure. Thread: any. Blocks: on
+ * the disk. Errors: RP_E_NOT_FOUND no such folder; RP_E_IO no space, no permission (err->sys is the
+ * errno; err->file `path`); RP_E_NOMEM. */
+RP_CHECKED rp_status rp_output_open(const char *path, int64_t size, rp_output **out,
+                                    struct rp_error *err);
+
+/* Append len bytes. Thread: one at a time. Blocks: on the disk. Errors: RP_E_IO. */
+RP_CHECKED rp_status rp_output_write(rp_output *output, const void *data, size_t len,
+                                     struct rp_error *err);
+
+/* Append the bytes [offset, offset + len) of file i, inside the kernel where it can.
+ * Thread: one at a time. Blocks: on the disk. Errors: RP_E_IO; as rp_files_read for the source. */
+RP_CHECKED rp_status rp_output_copy(rp_output *output, rp_files *files, int i, int64_t offset,
+                                    int64_t len, struct rp_error *err);
+
+/* Bring the bytes to the disk and give the file its name, in the place of one that has it. Frees
+ * and nulls, on failure too: then nothing is left behind. Thread: any. Blocks: on the disk.
+ * Errors: RP_E_IO; RP_E_FORMAT not `size` bytes were appended. */
+RP_CHECKED rp_status rp_output_commit(rp_output **output, struct rp_error *err);
+
+/* Remove what was written, free, null. NULL or pointer to NULL: nothing. Thread: any. Blocks: on
+ * the disk. */
+void rp_output_abandon(rp_output **output);
 
 #endif

@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "base/thread.h"
+#include "fetch/fetch_priv.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -92,7 +93,7 @@ void rp_files_free(rp_files **out)
     rp_free(files);
 }
 
-static rp_status fail_io(struct rp_error *err, const char *verb, const char *path, int code)
+rp_status rp_fail_io(struct rp_error *err, const char *verb, const char *path, int code)
 {
     rp_status status = code == ENOENT || code == ENOTDIR ? RP_E_NOT_FOUND : RP_E_IO;
     (void)rp_error_set(err, status, "cannot %s the file: %s", verb, strerror(code));
@@ -160,7 +161,7 @@ static rp_status acquire(rp_files *files, int i, int *fd, struct rp_error *err)
         opened = open(file->path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     } while (opened < 0 && errno == EINTR);
     if (opened < 0) {
-        return fail_io(err, "open", file->path, errno);
+        return rp_fail_io(err, "open", file->path, errno);
     }
     rp_status status = RP_OK;
     rp_lock_acquire(&files->lock);
@@ -194,7 +195,7 @@ static rp_status check_version(rp_files *files, int i, int fd, int64_t *size, st
     struct file *file = &files->file[i];
     struct stat st;
     if (fstat(fd, &st) != 0) {
-        return fail_io(err, "stat", file->path, errno);
+        return rp_fail_io(err, "stat", file->path, errno);
     }
     if (!S_ISREG(st.st_mode)) {
         (void)rp_error_set(err, RP_E_FORMAT, "not a regular file");
@@ -230,6 +231,16 @@ rp_status rp_files_size(rp_files *files, int i, int64_t *size, struct rp_error *
     return status;
 }
 
+rp_status rp_files_version(rp_files *files, int i, int64_t *size, int64_t *mtime_ns,
+                           struct rp_error *err)
+{
+    RP_TRY(rp_files_size(files, i, size, err));
+    rp_lock_acquire(&files->lock);
+    *mtime_ns = files->file[i].mtime_ns;
+    rp_lock_release(&files->lock);
+    return RP_OK;
+}
+
 static rp_status read_all(int fd, const char *path, int64_t offset, int64_t len, uint8_t *to,
                           struct rp_error *err)
 {
@@ -239,7 +250,7 @@ static rp_status read_all(int fd, const char *path, int64_t offset, int64_t len,
             continue;
         }
         if (got < 0) {
-            rp_status status = fail_io(err, "read", path, errno);
+            rp_status status = rp_fail_io(err, "read", path, errno);
             rp_error_at_file(err, path, offset, len);
             return status;
         }
@@ -252,6 +263,22 @@ static rp_status read_all(int fd, const char *path, int64_t offset, int64_t len,
         at += got;
     }
     return RP_OK;
+}
+
+rp_status rp_files_acquire(rp_files *files, int i, int *fd, struct rp_error *err)
+{
+    int64_t size;
+    RP_TRY(acquire(files, i, fd, err));
+    rp_status status = check_version(files, i, *fd, &size, err);
+    if (status != RP_OK) {
+        release(files, i);
+    }
+    return status;
+}
+
+void rp_files_release(rp_files *files, int i)
+{
+    release(files, i);
 }
 
 rp_status rp_files_read(rp_files *files, int i, int64_t offset, int64_t len, uint8_t *to,

@@ -1,4 +1,7 @@
+#include "pool/sums.h"
 #include "pool/work_priv.h"
+
+#include "base/crc32c.h"
 
 #include <assert.h>
 
@@ -77,8 +80,8 @@ static rp_status read_moov(rp_files *files, int i, int64_t size, rp_buf **moov, 
     }
 }
 
-rp_status rp_video_index_read(rp_files *files, int i, rp_index **out, int64_t *bytes_read,
-                              struct rp_error *err)
+rp_status rp_video_header_read(rp_files *files, int i, rp_index **out, uint32_t *header_sum,
+                               int64_t *bytes_read, struct rp_error *err)
 {
     int64_t size;
     rp_buf *moov = NULL;
@@ -87,6 +90,7 @@ rp_status rp_video_index_read(rp_files *files, int i, rp_index **out, int64_t *b
         status = read_moov(files, i, size, &moov, bytes_read, err);
     }
     if (status == RP_OK) {
+        *header_sum = rp_crc32c(0, moov->data, moov->len);
         status = rp_index_parse(moov->data, moov->len, size, out, err);
         rp_buf_unref(&moov);
     }
@@ -94,6 +98,13 @@ rp_status rp_video_index_read(rp_files *files, int i, rp_index **out, int64_t *b
         rp_error_at_file(err, rp_files_path(files, i), -1, -1);
     }
     return status;
+}
+
+rp_status rp_video_index_read(rp_files *files, int i, rp_index **out, int64_t *bytes_read,
+                              struct rp_error *err)
+{
+    uint32_t header_sum;
+    return rp_video_header_read(files, i, out, &header_sum, bytes_read, err);
 }
 
 /* Forget least recently used indexes that nobody uses until the rest fits. */

@@ -94,7 +94,8 @@ static int execute(PyObject *module)
         return -1;
     }
     return PyModule_AddFunctions(module, rp_order_functions) < 0 ||
-                   PyModule_AddFunctions(module, rp_mp4_functions) < 0
+                   PyModule_AddFunctions(module, rp_mp4_functions) < 0 ||
+                   PyModule_AddFunctions(module, rp_sums_functions) < 0
                ? -1
                : 0;
 }

@@ -21,7 +21,7 @@ LAW = {
     "demux": (("demux.h", "index_sidecar.h"), ("base",)),
     "decode": (("decode.h",), ("base", "demux/demux.h")),
     "convert": (("convert.h",), ("base",)),
-    "pool": (("pool.h", "plan.h", "feed.h"), ("base", "fetch", "demux", "decode", "convert")),
+    "pool": (("pool.h", "plan.h", "feed.h", "sums.h"), ("base", "fetch", "demux", "decode", "convert")),
     "python": ((), ("base", "fetch", "demux", "pool")),
 }
 # <header> that is not the C library's: the files that may include it

@@ -1,0 +1,239 @@
+/* Check sums of whole files, and every picture decoded once, on the embedded clips. */
+#include "pool/sums.h"
+
+#include "harness.h"
+#include "pool/pool.h"
+
+#include "base/crc32c.h"
+#include "demux/index_sidecar.h"
+
+#include <unistd.h>
+
+#define CLIPS "python/reelpool/_demo/clips/"
+
+static const char *const names[] = {"av1", "h264", "hevc", "mpeg4", "vp9"};
+
+/* A copy of one clip that may be changed. */
+struct copy {
+    char path[64];
+    uint8_t *data;
+    size_t len;
+    rp_files *files;
+    rp_index *index;
+};
+
+static void save(const struct copy *c)
+{
+    FILE *file = fopen(c->path, "wb");
+    REQUIRE(file != NULL && fwrite(c->data, 1, c->len, file) == c->len);
+    (void)fclose(file);
+}
+
+static struct copy copy_clip(const char *name)
+{
+    struct copy c = {.path = "/tmp/rp_test_sums_XXXXXX"};
+    struct rp_error err;
+    char path[128];
+    rp_error_clear(&err);
+    snprintf(path, sizeof(path), CLIPS "%s.mp4", name);
+    c.data = rp_read_file(path, &c.len);
+    REQUIRE(c.data != NULL);
+    int fd = mkstemp(c.path);
+    REQUIRE(fd >= 0);
+    (void)close(fd);
+    save(&c);
+    const char *only = c.path;
+    REQUIRE_OK(rp_files_new(&only, 1, 1, &c.files, &err), &err);
+    REQUIRE_OK(rp_video_index_read(c.files, 0, &c.index, NULL, &err), &err);
+    return c;
+}
+
+/* Write the changed bytes and forget what was known of the file. */
+static void change(struct copy *c)
+{
+    struct rp_error err;
+    rp_error_clear(&err);
+    save(c);
+    rp_files_free(&c->files);
+    const char *only = c->path;
+    REQUIRE_OK(rp_files_new(&only, 1, 1, &c->files, &err), &err);
+}
+
+static void drop(struct copy *c)
+{
+    rp_index_free(&c->index);
+    rp_files_free(&c->files);
+    (void)unlink(c->path);
+    free(c->data);
+}
+
+static struct rp_sidecar sums_of(const struct copy *c, rp_buf **buf)
+{
+    struct rp_sidecar got = {0};
+    struct rp_error err;
+    rp_error_clear(&err);
+    REQUIRE_OK(rp_video_sums(c->files, 0, "/some/where.mp4", buf, &err), &err);
+    REQUIRE_OK(rp_sidecar_parse((*buf)->data, (*buf)->len, &got, &err), &err);
+    return got;
+}
+
+RP_TEST(sums_are_those_of_the_samples)
+{
+    for (size_t n = 0; n < sizeof(names) / sizeof(names[0]); n++) {
+        struct copy c = copy_clip(names[n]);
+        rp_buf *buf = NULL;
+        struct rp_sidecar got = sums_of(&c, &buf);
+        (void)CHECK_EQ(got.file_size, c.len);
+        (void)CHECK_EQ(got.samples, rp_index_samples(c.index));
+        (void)CHECK_EQ(got.path_len, 15);
+        (void)CHECK(got.mtime_ns > 1600000000LL * 1000000000);
+        for (int64_t i = 0; i < got.samples; i++) {
+            struct rp_sample s;
+            rp_index_sample(c.index, i, &s);
+            (void)CHECK_EQ(rp_sidecar_sum(&got, i), rp_crc32c_c(0, c.data + s.offset, s.size));
+        }
+        rp_buf_unref(&buf);
+        drop(&c);
+    }
+}
+
+RP_TEST(one_flipped_bit_changes_one_sum)
+{
+    struct copy c = copy_clip("vp9");
+    rp_buf *before = NULL, *after = NULL;
+    struct rp_sidecar was = sums_of(&c, &before);
+    struct rp_sample s;
+    rp_index_sample(c.index, 7, &s);
+    c.data[s.offset + s.size - 1] ^= 0x10;
+    change(&c);
+    struct rp_sidecar is = sums_of(&c, &after);
+    for (int64_t i = 0; i < was.samples; i++) {
+        (void)CHECK_EQ(rp_sidecar_sum(&was, i) == rp_sidecar_sum(&is, i), i != 7);
+    }
+    (void)CHECK_EQ(was.header, is.header);
+    rp_buf_unref(&after);
+    size_t at = 0; /* of mvhd's creation time, of which the index knows nothing */
+    while (memcmp(c.data + at, "mvhd", 4) != 0) {
+        at++;
+    }
+    c.data[at + 8] ^= 1;
+    change(&c);
+    is = sums_of(&c, &after);
+    (void)CHECK(was.header != is.header);
+    rp_buf_unref(&after);
+    rp_buf_unref(&before);
+    drop(&c);
+}
+
+RP_TEST(a_sample_past_the_end_leaves_no_sums)
+{
+    struct copy c = copy_clip("h264");
+    size_t at = 0;
+    while (memcmp(c.data + at, "stco", 4) != 0) {
+        at++;
+    }
+    c.data[at + 12] = 0x7f; /* the first chunk lies 2 GB further on */
+    change(&c);
+    rp_buf *buf = NULL;
+    struct rp_error err;
+    rp_error_clear(&err);
+    (void)CHECK_STATUS(rp_video_sums(c.files, 0, "x", &buf, &err), RP_E_FORMAT, &err);
+    (void)CHECK_CONTAINS(err.what, "truncated");
+    (void)CHECK_STR(err.file, c.path);
+    (void)CHECK(buf == NULL);
+    drop(&c);
+}
+
+static void check_all(const struct copy *c, struct rp_picture_check *check, int64_t step)
+{
+    struct rp_error err;
+    rp_error_clear(&err);
+    for (int64_t at = 0; at < rp_index_samples(c->index); at += step) {
+        REQUIRE_OK(rp_video_check_pictures(c->files, 0, c->index, at, at + step, check, &err),
+                   &err);
+    }
+}
+
+RP_TEST(intact_pictures_decode_each_once)
+{
+    for (size_t n = 0; n < sizeof(names) / sizeof(names[0]); n++) {
+        struct copy c = copy_clip(names[n]);
+        for (int64_t step = 1; step < 2000; step *= 5) { /* parts cover the whole, however cut */
+            struct rp_picture_check check = {0};
+            check_all(&c, &check, step);
+            (void)CHECK_EQ(check.pictures, rp_index_addressable(c.index));
+            (void)CHECK_EQ(check.n_bad, 0);
+            rp_picture_check_free(&check);
+        }
+        drop(&c);
+    }
+}
+
+RP_TEST(a_lost_packet_costs_its_pictures_and_is_named)
+{
+    for (size_t n = 0; n < sizeof(names) / sizeof(names[0]); n++) {
+        struct copy c = copy_clip(names[n]);
+        struct rp_sample victim = {0};
+        int64_t at = -1; /* the second key */
+        for (int64_t i = 1; i < rp_index_samples(c.index) && at < 0; i++) {
+            rp_index_sample(c.index, i, &victim);
+            at = victim.key ? i : -1;
+        }
+        if (CHECK(at > 0)) {
+            memset(c.data + victim.offset, 0xff, victim.size);
+            change(&c);
+            struct rp_picture_check check = {0};
+            check_all(&c, &check, 1000);
+            (void)CHECK_EQ(check.pictures, rp_index_addressable(c.index));
+            (void)CHECK(check.n_bad > 0);
+            int64_t named = 0;
+            for (int64_t i = 0; i < check.n_bad; i++) {
+                (void)CHECK(check.bad[i].sample >= at);
+                (void)CHECK(check.bad[i].error.code != RP_OK && check.bad[i].error.what[0] != 0);
+                named += check.bad[i].error.offset == victim.offset &&
+                         check.bad[i].error.length == victim.size;
+            }
+            (void)CHECK(named > 0);
+            rp_picture_check_free(&check);
+        }
+        drop(&c);
+    }
+}
+
+static void try_sums(void *arg)
+{
+    const struct copy *c = arg;
+    const char *only = c->path;
+    rp_files *files = NULL;
+    rp_buf *buf = NULL;
+    struct rp_error err;
+    rp_error_clear(&err);
+    rp_status status = rp_files_new(&only, 1, 1, &files, &err);
+    if (status == RP_OK) {
+        status = rp_video_sums(files, 0, "x", &buf, &err);
+    }
+    (void)CHECK_EQ(status == RP_OK, buf != NULL);
+    (void)CHECK_EQ(err.code, status);
+    rp_buf_unref(&buf);
+    rp_files_free(&files);
+}
+
+static void try_pictures(void *arg)
+{
+    const struct copy *c = arg;
+    struct rp_picture_check check = {0};
+    struct rp_error err;
+    rp_error_clear(&err);
+    rp_status status = rp_video_check_pictures(c->files, 0, c->index, 0, INT64_MAX, &check, &err);
+    (void)CHECK_EQ(err.code, status);
+    (void)CHECK(status != RP_OK || check.pictures == rp_index_addressable(c->index));
+    rp_picture_check_free(&check);
+}
+
+RP_TEST(failing_calls_are_errors)
+{
+    struct copy c = copy_clip("h264");
+    (void)CHECK(rp_fault_sweep((struct rp_fault){.calls = 0}, try_sums, &c) > 3);
+    (void)CHECK(rp_fault_sweep((struct rp_fault){.calls = RP_FAULT_FILE}, try_pictures, &c) > 3);
+    drop(&c);
+}
