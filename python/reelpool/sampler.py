@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 import logging
 import math
+import operator
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -206,16 +207,17 @@ def partition_episodes(lengths: Sequence[int], num_partitions: int) -> list[list
     The longest first (tie: lower index) goes to the lightest bin (tie: lower bin); each bin is
     sorted. Raises ValueError for fewer than one bin, fewer episodes than bins, or a length below 1.
     """
+    sizes = [operator.index(length) for length in lengths]  # unsigned arrays cannot be negated
     if num_partitions < 1:
         raise ValueError(f"num_partitions must be >= 1, not {num_partitions}")
-    if len(lengths) < num_partitions:
-        raise ValueError(f"{len(lengths)} episodes cannot fill {num_partitions} partitions")
-    if any(length <= 0 for length in lengths):
+    if len(sizes) < num_partitions:
+        raise ValueError(f"{len(sizes)} episodes cannot fill {num_partitions} partitions")
+    if any(size <= 0 for size in sizes):
         raise ValueError("every length must be >= 1")
     bins: list[list[int]] = [[] for _ in range(num_partitions)]
     heap = [(0, b) for b in range(num_partitions)]
-    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+    for i in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
         load, lightest = heap[0]
         bins[lightest].append(i)
-        heapq.heapreplace(heap, (load + int(lengths[i]), lightest))
+        heapq.heapreplace(heap, (load + sizes[i], lightest))
     return [sorted(b) for b in bins]

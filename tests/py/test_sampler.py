@@ -5,6 +5,8 @@ import sys
 
 import numpy as np
 import pytest
+import reelpool
+from demo_sets import ROOT
 from reelpool.errors import MissingExtraError, StateError
 from reelpool.sampler import (
     EpisodeAwareSampler,
@@ -195,3 +197,54 @@ def test_partition_puts_the_longest_into_the_lightest_bin():
 def test_partition_refuses(lengths, count):
     with pytest.raises(ValueError):
         partition_episodes(lengths, count)
+
+
+def test_partition_breaks_ties_by_the_lower_number():
+    assert partition_episodes([3, 3, 3, 3, 3], 2) == [[0, 2, 4], [1, 3]]
+    for kind in (np.int64, np.uint64, np.uint8):  # a negated unsigned number is a large one
+        assert partition_episodes(np.array([5, 9, 5, 1, 5], kind), 2) == [[1, 4], [0, 2, 3]]
+    lengths = (3, 1, 2)
+    assert partition_episodes(lengths, 1) == [[0, 1, 2]] and lengths == (3, 1, 2)
+    with pytest.raises(TypeError):
+        partition_episodes([1.5, 2.0], 1)
+
+
+def test_partition_is_the_greedy_one():
+    rng = random.Random(8)
+    for _ in range(100):
+        lengths = [rng.randrange(1, 9) for _ in range(rng.randrange(1, 20))]
+        count = rng.randrange(1, len(lengths) + 1)
+        bins = [[] for _ in range(count)]
+        for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+            loads = [sum(lengths[j] for j in b) for b in bins]
+            bins[loads.index(min(loads))].append(i)
+        assert partition_episodes(lengths, count) == [sorted(b) for b in bins]
+        assert all(bins)
+
+
+def node_episodes(meta, num_partitions, index):
+    """A node's episodes, as LeRobot's benchmark of loaders on a cluster computes them."""
+    episodes = list(range(meta.total_episodes))
+    start, end = meta.episodes["dataset_from_index"], meta.episodes["dataset_to_index"]
+    lengths = [int(end[e] - start[e]) for e in episodes]
+    columns = {
+        key: (meta.episodes[f"videos/{key}/chunk_index"], meta.episodes[f"videos/{key}/file_index"])
+        for key in meta.video_keys
+    }
+    files = [[(key, chunk[e], file[e]) for key, (chunk, file) in columns.items()] for e in episodes]
+    groups = group_episodes_by_files(files)
+    if len(groups) < num_partitions:
+        groups = [[i] for i in range(len(episodes))]
+    bins = partition_episodes([sum(lengths[i] for i in g) for g in groups], num_partitions)
+    return sorted(episodes[i] for g in bins[index] for i in groups[g])
+
+
+def test_nodes_share_a_dataset_out_by_its_files():
+    meta = reelpool.LeRobotDatasetMetadata("reelpool/demo", root=ROOT)
+    assert node_episodes(meta, 1, 0) == [0, 1, 2, 3]
+    # Front's files hold (0, 1), (2, 3), wrist's (0, 1, 2), (3): all hang together, so that two
+    # nodes share the episodes (48, 44, 52 and 40 frames) instead.
+    assert [node_episodes(meta, 2, i) for i in (0, 1)] == [[2, 3], [0, 1]]
+    assert [node_episodes(meta, 4, i) for i in range(4)] == [[2], [0], [1], [3]]
+    with pytest.raises(ValueError):
+        node_episodes(meta, 5, 0)
