@@ -159,7 +159,8 @@ def ledger_path() -> Path:
 
 
 def append_ledger(records: list[dict[str, Any]]) -> bool:
-    """Append records as lines, by one write, so that lines of other processes stay whole.
+    """Append records as lines, by one write, so that lines of other processes stay whole. An empty
+    line can come between: where a line was torn, or where another process was just writing.
 
     False, after one warning per call, where the ledger cannot be written: the samples are still
     delivered. Files are 0600; a folder of another owner, or that others can write, is refused.
