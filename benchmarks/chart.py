@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from pathlib import Path
 
@@ -17,6 +16,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "python"))
 
 from reelpool import pictures  # noqa: E402
+from reelpool.bench.quality_plot import stack  # noqa: E402
 
 READERS = ("reelpool", "lerobot", "torchcodec", "av")
 TITLES = {
@@ -26,6 +26,7 @@ TITLES = {
     "sequential": "in file order",
     "random": "uniform shuffle",
     "gop": "shuffled by whole GOPs",
+    "stream": "streaming order",
 }
 
 
@@ -48,27 +49,14 @@ def panels(records: list[dict]) -> list[str]:
             value = record["decoded_frames_per_s"]
             low, high = record["range"].get("decoded_frames_per_s", (value, value))
             workers = f" ({record['num_workers']})" if record["loader"] == "workers" else ""
-            label = f"{record['impl']} {record['loader']}{workers}"
+            reader = f"{record['impl']} {record.get('variant', '')}".rstrip()
+            label = f"{reader} {record['loader']}{workers}"
             bars.append((label, value, low, high, READERS.index(record["impl"])))
         floor = sum(r["floor_frames_per_s"] for r in same) / len(same)
         title = f"{TITLES[mode]}, {TITLES[order]}, {dtype}, batch {same[0]['batch_size']}: {name}"
         mark = (f"decode floor, mean {pictures.number(floor)}", floor)
         out.append(pictures.svg_bars(title, "delivered frames/s, all cameras", bars, [mark]))
     return out
-
-
-def stack(charts: list[str], footer: str) -> str:
-    """The charts one below the other, in one SVG."""
-    y, parts = 0.0, []
-    for chart in charts:
-        parts.append(chart.replace("<svg ", f'<svg y="{y:.0f}" ', 1))
-        y += float(re.search(r'height="(\d+)"', chart).group(1))
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 {y + 26:.0f}" width="760" '
-        f'height="{y + 26:.0f}" {pictures.FONT}>\n<rect width="100%" height="100%" fill="#ffffff"/>'
-        f'\n{"".join(parts)}<text x="12" y="{y + 14:.0f}" font-size="11" fill="{pictures.FAINT}">'
-        f"{footer}</text>\n</svg>\n"
-    )
 
 
 def main() -> None:

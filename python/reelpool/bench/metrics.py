@@ -78,7 +78,13 @@ def summarize(raw: dict, case: dict, lengths: list[int]) -> dict[str, Any]:
     }
     for name, percent in LATENCIES:
         out[f"{name}_sample_latency_ms"] = _round(nearest_rank(gaps, percent), 4)
+    found = raw.get("probe") or {}
+    out["single_proc_samples_per_s"] = _round(found.get("samples_per_s"), 2)
+    for key, stage in (("fetch_pct", "read_s"), ("decode_pct", "decode_s")):
+        share = found.get("stages", {}).get(stage)
+        out[key] = None if share is None else _round(100 * share, 1)
     if stats:
+        out["counters"] = {k: _round(v, 4) for k, v in stats.items() if not k.endswith("_s")}
         out["reuse"] = (
             _round(stats["delivered"] / stats["decoded"], 3) if stats.get("decoded") else None
         )
@@ -163,23 +169,28 @@ class MemoryWatch:
     def __init__(self, process: int, interval_s: float = 0.5) -> None:
         self.process, self.interval_s = process, interval_s
         self.samples: list[tuple[float, int, int]] = []  # seconds, RSS, PSS
+        self.begun = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="memory-watch", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        start = time.monotonic()
         while not self._stop.wait(self.interval_s):
             tree = _tree(self.process)
             pss = 0
             if len(self.samples) % _PSS_EVERY == _PSS_EVERY - 1:
                 pss = sum(_pss(p) for p in tree)
-            self.samples.append((time.monotonic() - start, sum(_rss(p) for p in tree), pss))
+            now = time.monotonic() - self.begun
+            self.samples.append((now, sum(_rss(p) for p in tree), pss))
 
     def stop(self) -> None:
         """End the thread; `samples` is complete afterwards."""
         self._stop.set()
         self._thread.join()
+
+    def forget_after(self, moment: float) -> None:
+        """Drop what was sampled after `moment` of the monotonic clock. The watch is stopped."""
+        self.samples = [s for s in self.samples if s[0] + self.begun <= moment]
 
     def peaks(self, own_peak: int = 0) -> dict[str, float]:
         """Peaks in GB; `own_peak` is the kernel's mark of the first process, in bytes."""

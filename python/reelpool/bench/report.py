@@ -72,10 +72,12 @@ COLUMNS = [  # title, key, factor
     ("x floor", "floor_ratio", 1.0),
     ("x floor CPU", "cpu_floor_ratio", 1.0),
     ("x LeRobot", "baseline_ratio", 1.0),
+    ("x LeRobot map", "map_ratio", 1.0),
     ("p99 ms/sample", "p99_sample_latency_ms", 1.0),
     ("first batch s", "first_batch_latency_s", 1.0),
     ("CPU ms/sample", "cpu_ms_per_sample", 1.0),
     ("peak RSS MB", "peak_rss_gb", 1e3),
+    ("episodes/B", "shuffle_randomness_frac", 1.0),
 ]
 
 
@@ -112,6 +114,7 @@ def build(
     notes += [f"Not measured: {reason}" for reason in absent]
     notes += [f"Failed: {r.failed.splitlines()[0]}" for r in results if r.failed]
     body.append("<p class='faint'>" + "<br>".join(html.escape(n) for n in notes) + "</p>")
+    body += _scaling(done) + _alone(done)
     body.append("<h2>Over time</h2>")
     names = {id(r): f"{r.case.label}, {r.case.what}" for r in done}
     rates = [(names[id(r)], r.rates) for r in done]
@@ -149,13 +152,43 @@ def build(
     return page("reelpool bench", subtitle, body)
 
 
+def _scaling(results: list[Result]) -> list[str]:
+    """Throughput by DataLoader workers, for the readers measured with several numbers of them."""
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for result in results:
+        case = result.case
+        if case.loader == "workers":
+            name = f"{case.impl} {case.variant}".rstrip() + f", {case.what}"
+            point = (float(case.num_workers), result.figures["decoded_frames_per_s"])
+            lines.setdefault(name, []).append(point)
+    several = [(name, sorted(points)) for name, points in lines.items() if len(points) > 1]
+    if not several:
+        return []
+    chart = pictures.svg_lines(
+        "Throughput by workers", "DataLoader workers", "delivered frames/s, all cameras", several
+    )
+    return ["<h2>Worker scaling</h2>", card(chart)]
+
+
+def _alone(results: list[Result]) -> list[str]:
+    """What one process does sample by sample."""
+    key = "single_proc_samples_per_s"
+    rows = [
+        [r.case.label, r.case.what, with_range(r.figures, key), plain(r.figures, "fetch_pct"),
+         plain(r.figures, "decode_pct")]
+        for r in results if r.figures.get(key) is not None
+    ]  # fmt: skip
+    head = ["reader", "work", "samples/s", "% reading", "% decoding"]
+    title = "<h2>One process, sample by sample</h2>"
+    return [title, card(table(head, rows))] if rows else []
+
+
 def _bars(what: str, results: list[Result]) -> str:
     key, bars, floors = "decoded_frames_per_s", [], []
     for result in sorted(results, key=lambda r: -r.figures[key]):
         low, high = result.figures["range"].get(key, (result.figures[key],) * 2)
         colour = ("reelpool", "lerobot", "torchcodec", "av").index(result.case.impl)
-        workers = f" ({result.case.num_workers})" if result.case.loader == "workers" else ""
-        bars.append((result.case.label + workers, result.figures[key], low, high, colour))
+        bars.append((result.case.label, result.figures[key], low, high, colour))
         floors.append(result.figures["floor_frames_per_s"])
     floor = sum(floors) / len(floors)
     return pictures.svg_bars(

@@ -17,12 +17,24 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 Batches = Iterator[tuple[int, Any]]  # (samples, episode numbers or None)
 SHAPE: list[int] = []  # shape of the first image tensor of a batch, for the report
+PROBE_LIMIT_S = 5.0
+
+
+@dataclass
+class Reader:
+    """What a case gives to the clock."""
+
+    epochs: Callable[[int], Batches]
+    stats: Callable[[], dict] = dict
+    alone: Callable[[], tuple[Iterator[Any], Callable[[], dict]]] | None = None  # see `probe`
+    close: Callable[[], None] | None = None
 
 
 def tree_cpu_s() -> float:
@@ -84,6 +96,35 @@ def measure(epochs: Callable[[int], Batches], config: dict) -> dict:
         epoch += 1
 
 
+def probe(reader: Reader, config: dict) -> dict:
+    """Samples one after the other in this process: no loader, no workers, nothing read ahead.
+
+    `reader.alone()` gives fresh samples and the counters of what reads them, if it has any.
+    """
+    count, warmup = config["probe_samples"], config["probe_warmup"]
+    if reader.alone is None or count == 0:
+        return {}
+    samples, stats = reader.alone()
+    done, begun, before = 0, time.perf_counter(), {}
+    for number, _ in enumerate(samples):
+        if number == warmup:
+            done, begun, before = -1, time.perf_counter(), stats()
+        done += 1
+        spent = time.perf_counter() - begun
+        if number > warmup and (done >= count or spent > PROBE_LIMIT_S):
+            break
+    spent = time.perf_counter() - begun
+    if done < 1:
+        return {}
+    after = stats()
+    return {
+        "samples_per_s": done / spent,
+        "stages": {
+            k: (after[k] - before.get(k, 0)) / spent for k in after if k in ("read_s", "decode_s")
+        },
+    }
+
+
 def numbers_of(batch: dict) -> list[int] | None:
     """Episode numbers of a batch, and the shape of its first picture for the report."""
     if not SHAPE:
@@ -113,7 +154,7 @@ def torch_epochs(dataset: Any, config: dict, **options: Any) -> Callable[[int], 
         dataset,
         batch_size=config["batch_size"],
         num_workers=workers,
-        shuffle=config["order"] == "random",
+        shuffle=None if is_stream(dataset) else config["order"] != "sequential",
         prefetch_factor=config["prefetch_factor"] if workers else None,
         persistent_workers=workers > 0,
         **options,
@@ -126,31 +167,66 @@ def torch_epochs(dataset: Any, config: dict, **options: Any) -> Callable[[int], 
     return epoch
 
 
-def reelpool_case(config: dict) -> tuple[Callable[[int], Batches], Callable[[], dict]]:
-    """Our classes: `Loader` threads, or a torch DataLoader with workers."""
-    if importlib.util.find_spec("torch"):
-        import torch  # noqa: F401  a training script has it, so the first batch need not wait for it
+def is_stream(dataset: Any) -> bool:
+    """Whether a dataset has no length, so that a DataLoader cannot shuffle it."""
+    return not hasattr(dataset, "__getitem__")
 
+
+def at_random(dataset: Any, config: dict) -> Iterator[Any]:
+    """Items of a map-style dataset, without end."""
+    import random
+
+    draw, count = random.Random(config["seed"]), len(dataset)
+    while True:
+        yield dataset[draw.randrange(count)]
+
+
+def reelpool_dataset(config: dict, **options: Any) -> Any:
+    """Our streaming class for order "stream", else the map-style one."""
     import reelpool
 
-    dataset = reelpool.LeRobotDataset(
+    kind = reelpool.LeRobotDataset
+    if config["order"] == "stream":
+        kind = reelpool.StreamingLeRobotDataset
+        options |= {"seed": config["seed"], "batch_size": config["batch_size"]}
+        if config["window"] is not None:
+            options["window"] = config["window"]
+    return kind(
         config["repo_id"],
         root=config["root"],
         episodes=config["episodes"],
         delta_timestamps=deltas(config),
         return_uint8=config["dtype"] == "uint8",
         tolerance_s=config["tolerance_s"],
+        **options,
     )
+
+
+def reelpool_case(config: dict) -> Reader:
+    """Our classes: `Loader` threads, or a torch DataLoader with workers."""
+    if importlib.util.find_spec("torch"):
+        import torch  # noqa: F401  a training script has it, so the first batch need not wait for it
+
+    import reelpool
+
+    def alone() -> tuple[Iterator[Any], Callable[[], dict]]:
+        fresh = reelpool_dataset(config, num_threads=1)
+        return iter(fresh) if is_stream(fresh) else at_random(fresh, config), fresh.stats
+
+    streaming, options = config["order"] == "stream", {}
     if config["loader"] == "workers":
-        return torch_epochs(dataset, config), dict
-    options: dict[str, Any] = {}
+        if streaming:
+            options["num_threads"] = max(1, config["num_threads"] // max(1, config["num_workers"]))
+        dataset = reelpool_dataset(config, **options)
+        return Reader(torch_epochs(dataset, config), dataset.stats, alone)
+    dataset = reelpool_dataset(config)
+    if not streaming:
+        options |= {"shuffle": config["order"] != "sequential", "seed": config["seed"]}
     if config["order"] == "gop":
         options["locality"] = tuple(config["locality"])
     loader = reelpool.Loader(
         dataset,
         config["batch_size"],
-        shuffle=config["order"] != "sequential",
-        seed=config["seed"],
         num_threads=config["num_threads"],
         prefetch_batches=config["prefetch_factor"],
         **options,
@@ -160,17 +236,23 @@ def reelpool_case(config: dict) -> tuple[Callable[[int], Batches], Callable[[], 
         for batch in loader:
             yield len(batch["index"]), numbers_of(batch)
 
-    return epoch, loader.stats
+    return Reader(epoch, loader.stats, alone, loader.close)
 
 
-def lerobot_case(config: dict) -> tuple[Callable[[int], Batches], Callable[[], dict]]:
-    """LeRobot's own class under a torch DataLoader."""
-    from lerobot.datasets.lerobot_dataset import LeRobotDataset
-
+def lerobot_case(config: dict) -> Reader:
+    """LeRobot's own classes under a torch DataLoader: streaming with its defaults for order
+    "stream" unless the case asks for the map-style class."""
     options: dict[str, Any] = {}
     if config["dtype"] == "uint8":
         options["return_uint8"] = True
-    dataset = LeRobotDataset(
+    streaming = config["order"] == "stream" and config["variant"] != "map"
+    if streaming:
+        from lerobot.datasets.streaming_dataset import StreamingLeRobotDataset as Kind
+
+        options |= {"buffer_size": config["buffer_size"], "seed": config["seed"]}
+    else:
+        from lerobot.datasets.lerobot_dataset import LeRobotDataset as Kind
+    dataset = Kind(
         config["repo_id"],
         root=config["root"],
         episodes=config["episodes"],
@@ -178,7 +260,9 @@ def lerobot_case(config: dict) -> tuple[Callable[[int], Batches], Callable[[], d
         tolerance_s=config["tolerance_s"],
         **options,
     )
-    return torch_epochs(dataset, config), dict
+    epochs = torch_epochs(dataset, config)
+    # Its streaming class decodes a whole buffer before the first sample: no probe of single ones.
+    return Reader(epochs, dict, None if streaming else lambda: (at_random(dataset, config), dict))
 
 
 class FrameTable:
@@ -281,7 +365,7 @@ class AvReader:
         return batch.astype("float32") / 255 if self.float32 else batch
 
 
-def decoder_case(config: dict) -> tuple[Callable[[int], Batches], Callable[[], dict]]:
+def decoder_case(config: dict) -> Reader:
     """torchcodec or PyAV under a thread pool: a batch is cut into one run of samples per thread."""
     import random
 
@@ -326,7 +410,7 @@ def decoder_case(config: dict) -> tuple[Callable[[int], Batches], Callable[[], d
                 SHAPE.extend(joined.shape)
         return len(samples), [table.episode_of[s] for s in samples]
 
-    return epoch, dict
+    return Reader(epoch)
 
 
 def versions() -> dict[str, str]:
@@ -344,18 +428,22 @@ def run(config: dict) -> dict:
     """The whole case; see `metrics.summarize` for what becomes of the fields."""
     begun = time.perf_counter()
     make = {"reelpool": reelpool_case, "lerobot": lerobot_case}.get(config["impl"], decoder_case)
-    epochs, stats = make(config)
+    reader = make(config)
     ready = time.perf_counter()
-    result = measure(epochs, config)
+    result = measure(reader.epochs, config)
     status = Path("/proc/self/status").read_text()
     peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
-    return result | {
+    result |= {
         "construct_s": ready - begun,
+        "measured_until": time.monotonic(),
         "own_peak_rss_bytes": peak * 1024,
         "batch_shape": SHAPE,
-        "stats": {k: v for k, v in stats().items() if isinstance(v, (int, float))},
+        "stats": {k: v for k, v in reader.stats().items() if isinstance(v, (int, float))},
         "versions": versions(),
     }
+    if reader.close is not None:
+        reader.close()
+    return result | {"probe": probe(reader, config)}
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 IMPLS = ("reelpool", "lerobot", "torchcodec", "av")
 LOADERS = ("threads", "workers")
 MODES = ("single", "sarm", "sarm_action")
-ORDERS = ("sequential", "random", "gop")
+ORDERS = ("sequential", "random", "gop", "stream")
 DTYPES = ("uint8", "float32")
 DEMO = Path(__file__).resolve().parent.parent / "_demo"
 
@@ -33,13 +33,17 @@ class Case:
     num_workers: int
     python: str
     floor: str = "random"
+    variant: str = ""  # "map": LeRobot's map-style class, beside streaming ones
     skipped: str | None = None
     config: dict[str, Any] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
         """Short name in the table."""
-        return f"{self.impl} {self.loader}"
+        reader = f"{self.impl} {self.variant}".rstrip()
+        return f"{reader} {self.loader}" + (
+            f" ({self.num_workers})" if self.loader == "workers" else ""
+        )
 
     @property
     def what(self) -> str:
@@ -48,7 +52,8 @@ class Case:
 
     def tag(self, scenario: str) -> str:
         """Base name of its result files."""
-        parts = (scenario, self.impl, self.loader, self.mode, self.order, self.dtype)
+        reader = self.impl + self.variant
+        parts = (scenario, reader, self.loader, self.mode, self.order, self.dtype)
         return "_".join(parts) + f"_bs{self.batch_size}_w{self.num_workers}_r0of1"
 
     def labels(self) -> dict[str, Any]:
@@ -69,6 +74,7 @@ class Facts:
     cameras: list[str]
     features: dict[str, Any]
     episodes: list[dict]  # {"episode_index", "length", "videos": {camera: (path, first frame)}}
+    data_files: int = 1
 
     @property
     def lengths(self) -> list[int]:
@@ -104,7 +110,8 @@ def read_facts(name: str, root: Path) -> Facts:
         episodes = _episodes_v2(root, info, cameras)
     else:
         episodes = _episodes_v3(root, info, cameras)
-    return Facts(name, root, info["fps"], cameras, info["features"], episodes)
+    tables = len(list((root / "data").rglob("*.parquet")))
+    return Facts(name, root, info["fps"], cameras, info["features"], episodes, tables)
 
 
 def _episodes_v3(root: Path, info: dict, cameras: list[str]) -> list[dict]:
@@ -150,14 +157,24 @@ def _importable(python: str, own: str, module: str) -> bool:
     return subprocess.run([python, "-c", probe], capture_output=True).returncode == 0
 
 
-def _why_not(case: Case, own: str, seen: dict[tuple[str, str], bool]) -> str | None:
+def _why_not(case: Case, facts: Facts, own: str, seen: dict[tuple[str, str], bool]) -> str | None:
     """Why a combination cannot run, or None."""
     if case.impl in ("lerobot",) and case.loader == "threads":
         return "has no threads loader"
     if case.impl in ("torchcodec", "av") and case.loader == "workers":
         return "is measured under a thread pool"
+    if case.impl in ("torchcodec", "av") and case.order == "stream":
+        return "has no streaming order"
     if case.order == "gop" and (case.impl != "reelpool" or case.loader == "workers"):
         return "order gop needs reelpool's Loader"
+    if case.impl == "lerobot" and case.order == "stream" and not case.variant:
+        if any(len(facts.files(camera)) > 1 for camera in facts.cameras):
+            return (
+                "streaming reads one video file per camera: benchmarks/one_file.py writes such a "
+                "copy of a dataset"
+            )
+        if case.config["episodes"] is not None:
+            return "streaming does not heed --max_episodes"
     needs = {"lerobot": ("lerobot", "torch"), "torchcodec": ("torch", "torchcodec"), "av": ("av",)}
     modules = needs.get(case.impl, ("torch",) if case.loader == "workers" else ())
     for module in modules:
@@ -169,29 +186,56 @@ def _why_not(case: Case, own: str, seen: dict[tuple[str, str], bool]) -> str | N
     return None
 
 
-def build(args: argparse.Namespace, facts: Facts, own: str) -> tuple[list[Case], list[str]]:
-    """The cases that can run, and lines that say which readers cannot."""
+def _workers(args: argparse.Namespace, facts: Facts, reader: str, order: str) -> tuple[int, ...]:
+    """The numbers of DataLoader workers that a reader ("impl variant") is measured with."""
+    if order != "stream":
+        return args.num_workers
+    if reader == "lerobot ":
+        # 0.6.1 gives a worker nothing unless each of its shards (16 at most) holds several files.
+        most = facts.data_files // min(facts.data_files, 16)
+        return tuple(dict.fromkeys(min(n, most) for n in args.num_workers))
+    if reader == "reelpool " and not args.workers_given:
+        return tuple(dict.fromkeys((1, *args.num_workers)))
+    return args.num_workers
+
+
+def _candidates(args: argparse.Namespace, facts: Facts, own: str) -> list[Case]:
+    """Every combination that was asked for, possible or not."""
     cases = []
     for order, mode, dtype in _work(args):
-        for impl in args.impl:
+        readers = [(impl, "") for impl in args.impl]
+        if order == "stream" and mode == "sarm" and "lerobot" in args.impl:
+            readers.append(("lerobot", "map"))
+        for impl, variant in readers:
+            python = args.lerobot_python if impl != "reelpool" and args.lerobot_python else own
             for loader in args.loader:
-                peer = impl != "reelpool" and args.lerobot_python
-                case = Case(
-                    impl, loader, mode, order, dtype, args.batch_size,
-                    args.num_workers if loader == "workers" else 0,
-                    args.lerobot_python if peer else own,
-                )  # fmt: skip
-                case.floor = "random" if order == "random" else "seq"
-                case.config = _config(args, facts, case)
-                cases.append(case)
+                counts = (0,)
+                if loader == "workers":
+                    counts = _workers(args, facts, f"{impl} {variant}", order)
+                for workers in counts:
+                    case = Case(
+                        impl, loader, mode, order, dtype, args.batch_size, workers, python,
+                        "random" if order == "random" else "seq", variant,
+                    )  # fmt: skip
+                    case.config = _config(args, facts, case)
+                    cases.append(case)
+    return cases
+
+
+def build(args: argparse.Namespace, facts: Facts, own: str) -> tuple[list[Case], list[str]]:
+    """The cases that can run, and lines that say which readers cannot."""
+    cases = _candidates(args, facts, own)
     seen: dict[tuple[str, str], bool] = {}
     for case in cases:
-        case.skipped = _why_not(case, own, seen)
+        case.skipped = _why_not(case, facts, own, seen)
     chosen = [c for c in cases if c.skipped is None]
     missing, other = [], []
     for impl in dict.fromkeys(c.impl for c in cases):
         reasons = [c.skipped for c in cases if c.impl == impl]
-        if None in reasons:
+        streaming = [r for r in reasons if r and r.startswith("streaming")]
+        if streaming:
+            other.append(f"{impl} {streaming[0]}")
+        if None in reasons or streaming:
             continue
         if any("importable" in r for r in reasons):
             missing.append(impl)
@@ -229,6 +273,7 @@ def _config(args: argparse.Namespace, facts: Facts, case: Case) -> dict[str, Any
         "episodes": [e["episode_index"] for e in chosen] if args.max_episodes else None,
         "episode_rows": chosen if case.impl in ("torchcodec", "av") else [],
         "impl": case.impl,
+        "variant": case.variant,
         "loader": case.loader,
         "mode": case.mode,
         "order": case.order,
@@ -237,6 +282,10 @@ def _config(args: argparse.Namespace, facts: Facts, case: Case) -> dict[str, Any
         "num_workers": case.num_workers,
         "num_threads": args.num_threads,
         "prefetch_factor": args.prefetch_factor,
+        "window": args.window,
+        "buffer_size": args.buffer_size,
+        "probe_samples": args.probe_samples,
+        "probe_warmup": args.probe_warmup,
         "locality": [gop, gop if gop <= 4 else -(-gop // 4), 16],
         "duration_s": args.duration_s,
         "num_batches": args.num_batches,

@@ -140,6 +140,7 @@ def _one(result: Result, facts: Facts, interval: float) -> dict | None:
     except (CaseFailed, ValueError) as error:
         result.failed = str(error)
         return None
+    watch.forget_after(raw["measured_until"])
     run |= watch.peaks(raw["own_peak_rss_bytes"])
     run["batch_shape"], run["versions"] = raw["batch_shape"], raw["versions"]
     result.runs.append(run)
@@ -153,16 +154,23 @@ def _lengths(facts: Facts, case: Case) -> list[int]:
 
 
 def _finish(results: list[Result]) -> None:
-    """Combine repeats, then divide by LeRobot's figure for the same work."""
+    """Combine repeats, then divide by LeRobot's best figure for the same work."""
     for result in results:
         if result.runs:
             result.figures = metrics.combine(result.runs)
     for result in results:
-        for other in results:
-            same = other.case.what == result.case.what
-            if other.case.impl == "lerobot" and same and other.figures and result.figures:
-                ratio = result.figures["samples_per_s"] / other.figures["samples_per_s"]
-                result.figures["baseline_ratio"] = round(ratio, 3)
+        if not result.figures:
+            continue
+        for key, variant in (("baseline_ratio", ""), ("map_ratio", "map")):
+            rates = [
+                other.figures["samples_per_s"]
+                for other in results
+                if other.figures
+                and (other.case.impl, other.case.variant) == ("lerobot", variant)
+                and other.case.what == result.case.what
+            ]
+            if rates:
+                result.figures[key] = round(result.figures["samples_per_s"] / max(rates), 3)
 
 
 def environment(facts: Facts, command: str) -> dict[str, Any]:
@@ -221,6 +229,8 @@ def write_results(
             "world_size": 1,
             **case.labels(),
             "device": "cpu",
+            "window": args.window,
+            "buffer_size": args.buffer_size,
             "prefetch_factor": args.prefetch_factor,
             "num_threads": args.num_threads,
             "num_cameras": len(facts.cameras),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ def _list(names: tuple[str, ...]) -> Any:
     return parse
 
 
-def _minimum(text: str) -> tuple[str, float]:
+def _target(text: str) -> tuple[str, float]:
     name, _, value = text.partition("=")
     try:
         return name.strip(), float(value)
@@ -42,6 +43,16 @@ def _count(low: int) -> Any:
     return parse
 
 
+def _counts(text: str) -> tuple[int, ...]:
+    try:
+        found = tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError:
+        found = (-1,)
+    if min(found) < 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: use one or more counts, as 1,2,4")
+    return found
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of `bench`."""
     impls = ("reelpool", "lerobot", "torchcodec", "av")
@@ -52,6 +63,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         choices=("demo", "local"),
         default="demo",
         help="demo: two orders beside the other readers; local: all orders, windows, dtypes",
+    )
+    add(
+        "--quality",
+        action="store_true",
+        help="compare how orders mix DATASET (none: the test set of 2,000 episodes); no decoding",
     )
     add("--impl", type=_list(impls), default=impls, help=f"readers: {','.join(impls)}")
     add(
@@ -67,13 +83,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--order",
-        type=_list(("sequential", "random", "gop")),
-        help="sequential; random: uniform shuffle; gop: shuffled by whole GOPs",
+        type=_list(("sequential", "random", "gop", "stream")),
+        help="sequential; random: uniform shuffle; gop: shuffled by whole GOPs; stream: the order "
+        "of StreamingLeRobotDataset",
     )
     add("--dtype", type=_list(("uint8", "float32")), help="of the pictures (default: uint8)")
     add("--lerobot_python", metavar="EXE", help="interpreter that runs the other readers")
     add("--batch_size", type=_count(1), help="samples per batch (default: 64; embedded set: 16)")
-    add("--num_workers", type=_count(0), help="DataLoader workers (default: CPUs granted)")
+    add(
+        "--num_workers",
+        type=_counts,
+        help="DataLoader workers, one or more counts: 1,2,4 (default: CPUs granted; stream: 1 too)",
+    )
     add("--num_threads", type=_count(1), help="decoding threads (default: CPUs granted)")
     add("--prefetch_factor", type=_count(1), default=2, help="batches ready ahead (default: 2)")
     add("--duration_s", type=float, help="steady window in seconds (default: 10; embedded: 1.5)")
@@ -82,15 +103,30 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--repeat", "--repeats", type=_count(1), default=1, help="interleaved repeats (default: 1)")
     add("--max_episodes", type=_count(0), default=0, help="use the first so many episodes")
     add("--seed", type=int, default=0, help="of the shuffle")
+    add("--window", type=_count(1), help="frames that streaming mixes (default: the class's own)")
     add(
-        "--min",
-        dest="minimum",
-        type=_minimum,
-        action="append",
-        default=[],
-        metavar="METRIC=VALUE",
-        help="exit 1 if a reelpool case has less; may be repeated",
+        "--buffer_size",
+        type=_count(1),
+        default=1000,
+        help="decoded samples that LeRobot's streaming class holds (default: its own, 1000)",
     )
+    add(
+        "--probe_samples",
+        type=_count(0),
+        default=100,
+        help="samples read one by one afterwards, without threads or workers (default: 100)",
+    )
+    add("--probe_warmup", type=_count(0), default=10, help="of those, before the clock starts")
+    for name, less in (("--min", "less"), ("--max", "more")):
+        add(
+            name,
+            dest={"--min": "minimum", "--max": "maximum"}[name],
+            type=_target,
+            action="append",
+            default=[],
+            metavar="METRIC=VALUE",
+            help=f"exit 1 if a reelpool case has {less}; may be repeated",
+        )
     add("--out_dir", type=Path, default=Path("bench_out"), help="for the results")
 
 
@@ -100,7 +136,8 @@ def _fill(args: argparse.Namespace, embedded: bool) -> None:
 
     cpus = env.granted_cpus()
     args.num_threads = args.num_threads or cpus
-    args.num_workers = cpus if args.num_workers is None else args.num_workers
+    args.workers_given = args.num_workers is not None
+    args.num_workers = args.num_workers or (cpus,)
     args.batch_size = args.batch_size or (16 if embedded else 64)
     args.duration_s = args.duration_s or (1.5 if embedded else 10.0)
     args.floor_s = 0.4 if embedded else min(5.0, max(0.5, args.duration_s / 8))
@@ -110,6 +147,8 @@ def run(args: argparse.Namespace) -> int:
     """Measure, write the files, print the table."""
     from ..bench import report, scenarios, session
 
+    if args.quality:
+        return _quality(args)
     embedded = args.dataset is None and args.root is None
     if embedded:
         name, root = "reelpool-demo", scenarios.DEMO / "dataset"
@@ -145,6 +184,67 @@ def run(args: argparse.Namespace) -> int:
     return _finish(args, facts, results, floors, env, absent, written)
 
 
+def _quality(args: argparse.Namespace) -> int:
+    """Compare orders without decoding: table, quality.json, quality.html, quality.svg."""
+    from ..bench import quality, quality_plot, session
+
+    batch, window = args.batch_size or 64, args.window
+    if args.dataset is None and args.root is None:
+        layout, window = quality.test_set(), window or quality.WINDOW
+    else:
+        from .. import LeRobotDatasetMetadata
+
+        name, root = console.place(args.dataset, args.root)
+        meta = LeRobotDatasetMetadata(name, root=root, revision=args.revision)
+        layout = quality.layout_of(name, meta)
+    if layout.count < 2 * batch:
+        raise console.Unusable(
+            f"{layout.name} has {layout.count} frames, less than two batches of {batch}: lower "
+            "--batch_size"
+        )
+    bar = console.progress(args, args.repeat * len(quality.orders(layout, batch, window)))
+
+    def tick(what: str) -> None:
+        bar.set_description_str(what, refresh=False)
+        bar.update()
+
+    try:
+        records = quality.compare(layout, batch, window, args.seed, args.repeat, tick)
+    finally:
+        bar.close()
+    about = {
+        "dataset": layout.name,
+        "episodes": len(layout.lengths),
+        "frames": layout.count,
+        "batch_size": batch,
+        "window": quality.lane_params(layout, batch, window, False).R,
+        "seed": args.seed,
+        "epochs": args.repeat,
+        "command": session.command_line(),
+    }
+    missed = _missed_by([(r["order"], r) for r in records if r["ours"]], args.minimum, args.maximum)
+    head, rows = quality_plot.rows_of(records)
+    out = args.out_dir
+    files = [out / f"quality.{kind}" for kind in ("json", "html", "svg")]
+    document = about | {"orders": records, "missed": missed, "files": [str(f) for f in files]}
+    out.mkdir(parents=True, exist_ok=True)
+    files[0].write_text(json.dumps(about | {"orders": records}, indent=1) + "\n")
+    files[1].write_text(quality_plot.page(records, about))
+    line = quality_plot.subtitle(about)
+    files[2].write_text(quality_plot.stack(quality_plot.charts(records, batch), line))
+    lines = [
+        line,
+        "",
+        console.columns(head, rows, left=1),
+        "",
+        *[f"{name}: {meaning}" for name, meaning in quality_plot.MEANING],
+        *[f"MISSED: {m}" for m in missed],
+        f"written: {files[1]} and {len(files) - 1} files beside it",
+    ]
+    console.show(args, "\n".join(lines), document)
+    return console.CHECK_FAILED if missed else console.OK
+
+
 def _sheet(args: argparse.Namespace, facts: Any) -> Path | None:
     """contact_sheet.png of one shuffled batch through Loader."""
     from . import batch_pictures
@@ -166,7 +266,7 @@ def _finish(args, facts, results, floors, env, absent, written) -> int:
     """Print, compare with --min; the exit status."""
     from ..bench import report
 
-    missed = missed_targets(results, args.minimum)
+    missed = missed_targets(results, args.minimum, args.maximum)
     head, rows = report.rows_of(results)
     failed = [r for r in results if r.failed]
     lines = [
@@ -199,17 +299,26 @@ def _finish(args, facts, results, floors, env, absent, written) -> int:
     )
 
 
-def missed_targets(results: list[Any], minimum: list[tuple[str, float]]) -> list[str]:
+def missed_targets(
+    results: list[Any],
+    minimum: list[tuple[str, float]],
+    maximum: list[tuple[str, float]] | None = None,
+) -> list[str]:
     """One line per reelpool case and target that was not reached or not measured."""
+    own = [r for r in results if r.case.impl == "reelpool"]
+    named = [(f"{r.case.label}, {r.case.what}", r.figures) for r in own]
+    return _missed_by(named, minimum, maximum or [])
+
+
+def _missed_by(
+    named: list[tuple[str, dict]], minimum: list[tuple[str, float]], maximum: list
+) -> list[str]:
     missed = []
-    for name, value in minimum:
-        for result in results:
-            if result.case.impl != "reelpool":
-                continue
-            found = result.figures.get(name)
-            if not isinstance(found, (int, float)) or found < value:
-                shown = found if found is not None else "not measured"
-                missed.append(
-                    f"{result.case.label}, {result.case.what}: {name} = {shown}, below {value:g}"
-                )
+    for bounds, sign, word in ((minimum, 1, "below"), (maximum, -1, "above")):
+        for key, bound in bounds:
+            for name, figures in named:
+                found = figures.get(key)
+                if not isinstance(found, (int, float)) or sign * (found - bound) < 0:
+                    shown = found if found is not None else "not measured"
+                    missed.append(f"{name}: {key} = {shown}, {word} {bound:g}")
     return missed
