@@ -48,9 +48,9 @@ typedef struct rp_output rp_output;
 
 /* Begin a file of `size` bytes, all of them reserved where the file system can. What an earlier
  * process left unfinished is not touched.
- * Owner: *out is the caller's until commit or abandon, untouched on failure. Thread: any. Blocks: on
- * the disk. Errors: RP_E_NOT_FOUND no such folder; RP_E_IO no space, no permission (err->sys is the
- * errno; err->file `path`); RP_E_NOMEM. */
+ * Owner: *out is the caller's until commit or abandon, untouched on failure. Thread: any.
+ * Blocks: on the disk. Errors: RP_E_NOT_FOUND no such folder; RP_E_IO no space, no permission
+ * (err->sys is the errno; err->file `path`); RP_E_NOMEM. */
 RP_CHECKED rp_status rp_output_open(const char *path, int64_t size, rp_output **out,
                                     struct rp_error *err);
 
