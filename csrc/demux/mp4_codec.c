@@ -5,8 +5,6 @@
 
 #include <string.h>
 
-#define ENTRY_HEAD 78 /* bytes of a VisualSampleEntry before its boxes */
-
 struct entry_kind {
     uint32_t type;   /* of the sample entry */
     uint32_t config; /* box that holds the extradata */
@@ -156,7 +154,7 @@ static rp_status read_entry_boxes(const struct rp_box *entry, const struct entry
                                   struct rp_box *config, struct rp_codec_params *codec,
                                   struct rp_error *err)
 {
-    struct rp_box_cursor cursor = rp_box_open(entry, ENTRY_HEAD);
+    struct rp_box_cursor cursor = rp_box_open(entry, RP_ENTRY_HEAD);
     struct rp_box box;
     rp_status status;
     while ((status = rp_box_next(&cursor, &box, err)) == RP_OK) {
@@ -203,7 +201,7 @@ static rp_status take_entry(const struct rp_box *stsd, struct rp_box *entry,
         RP_FAIL(err, RP_E_UNSUPPORTED, "unknown codec: sample entry '%s'",
                 rp_box_name(entry->type).s);
     }
-    return rp_box_need(entry, ENTRY_HEAD, err);
+    return rp_box_need(entry, RP_ENTRY_HEAD, err);
 }
 
 rp_status rp_codec_parse(const struct rp_box *stsd, rp_index *index, struct rp_error *err)
@@ -233,12 +231,12 @@ rp_status rp_codec_parse(const struct rp_box *stsd, rp_index *index, struct rp_e
         RP_TRY(read_esds(&config, &data, &len, err));
     }
     void *copy;
-    RP_TRY(rp_index_alloc(index, len, 1, &copy, err));
-    if (len > 0) {
-        memcpy(copy, data, len);
-    }
-    index->extradata = copy;
-    codec->extradata = copy;
+    RP_TRY(rp_index_alloc(index, entry.len, 1, &copy, err));
+    memcpy(copy, entry.data, entry.len);
+    index->entry = copy;
+    index->entry_len = entry.len;
+    index->entry_type = entry.type;
+    codec->extradata = index->entry + (len > 0 ? data - entry.data : 0);
     codec->extradata_len = len;
     codec->hash = hash_params(codec);
     return RP_OK;

@@ -405,7 +405,7 @@ void rp_index_free(rp_index **index)
     }
     rp_index *dead = *index;
     *index = NULL;
-    rp_free(dead->extradata);
+    rp_free(dead->entry);
     rp_free(dead->sizes);
     rp_free(dead->block);
     rp_free(dead->run);

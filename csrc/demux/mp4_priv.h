@@ -18,6 +18,8 @@
 #define RP_MAX_TICKS        (1LL << 60) /* magnitude of every time; sums of two cannot overflow */
 #define RP_MAX_OFFSET       (1LL << 62) /* of a chunk; + 16 M samples of 64 MiB cannot overflow */
 
+#define RP_ENTRY_HEAD 78 /* bytes of a VisualSampleEntry before its boxes */
+
 #define RP_FOURCC(a, b, c, d) \
     ((uint32_t)(a) << 24 | (uint32_t)(b) << 16 | (uint32_t)(c) << 8 | (uint32_t)(d))
 
@@ -126,8 +128,10 @@ struct rp_break {
 };
 
 struct rp_index {
-    struct rp_codec_params codec;
-    uint8_t *extradata;
+    struct rp_codec_params codec; /* extradata lies in `entry` */
+    uint8_t *entry;               /* [entry_len] payload of the sample entry */
+    size_t entry_len;
+    uint32_t entry_type;
     int64_t file_size; /* bytes */
     uint32_t timescale;
     uint32_t samples; /* n >= 1 */
@@ -151,7 +155,7 @@ struct rp_index {
     uint32_t *shown; /* [addressable] samples by (pts, decode order); NULL when ctts is */
 };
 
-/* Fill codec, extradata and codec.hash from `stsd`. Owner: extradata becomes the index's.
+/* Fill codec, its hash and the sample entry from `stsd`. Owner: the entry becomes the index's.
  * Thread: any. Errors: RP_E_FORMAT, RP_E_UNSUPPORTED (docs/formats.md), RP_E_NOMEM. */
 RP_CHECKED rp_status rp_codec_parse(const struct rp_box *stsd, rp_index *index,
                                     struct rp_error *err);

@@ -18,10 +18,13 @@ from pathlib import Path
 LAW = {
     "base": (None, ()),
     "fetch": (("fetch.h",), ("base",)),
-    "demux": (("demux.h", "index_sidecar.h"), ("base",)),
+    "demux": (("demux.h", "index_sidecar.h", "mp4_write.h"), ("base",)),
     "decode": (("decode.h",), ("base", "demux/demux.h")),
     "convert": (("convert.h",), ("base",)),
-    "pool": (("pool.h", "plan.h", "feed.h", "sums.h"), ("base", "fetch", "demux", "decode", "convert")),
+    "pool": (
+        ("pool.h", "plan.h", "feed.h", "sums.h"),
+        ("base", "fetch", "demux", "decode", "convert"),
+    ),
     "python": ((), ("base", "fetch", "demux", "pool")),
 }
 # <header> that is not the C library's: the files that may include it
