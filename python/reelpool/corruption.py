@@ -145,7 +145,7 @@ def _file_of(layout: Any, camera: str | None, row: int) -> str | None:
         if key == camera:
             run = int(np.searchsorted(layout.table.starts, row, side="right")) - 1
             path = os.fsdecode(layout.paths[int(rest[5][run])])
-            root = str(layout.meta.root) + os.sep
+            root = f"{layout.meta._files.path}{os.sep}"
             return redact(path[len(root) :] if path.startswith(root) else path)
     return str(layout.meta.get_data_file_path(int(layout.table.episode_index[row])))
 

@@ -178,13 +178,6 @@ class Mixture:
         """First sample of an epoch, and one past its last: what one `iter()` delivers."""
         return epoch * self.samples_per_epoch, (epoch + 1) * self.samples_per_epoch
 
-    def samples_at_step(self, step: int, global_batch: int, drop_last: bool) -> int:
-        """Samples done after `step` batches of every rank, counted from epoch 0."""
-        size, total = global_batch, self.samples_per_epoch
-        per_epoch = max(1, total // size if drop_last else -(-total // size))
-        epoch, batches = divmod(step, per_epoch)
-        return epoch * total + batches * size
-
     def state(
         self, seed: int, samples_done: int, params: Sequence[OrderParams] | None
     ) -> dict[str, Any]:

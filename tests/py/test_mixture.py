@@ -1,5 +1,6 @@
 """Mixtures: shares of the samples, one layout over several datasets, the state."""
 
+import dataclasses
 import itertools
 import json
 import pickle
@@ -8,9 +9,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from demo_sets import FRAMES, FRONT, ROOT, STARTS, WRIST, copy_demo, open_demo
-from reelpool import order
+from reelpool import _core, order
 from reelpool.errors import DecodeError, StateError
 from reelpool.mixture import SEQUENTIAL, Mixture, pattern, share_out
+from reelpool.order import OrderParams
 from written_datasets import NUMBERS, STATE, edit_info, write_v30
 
 SMALL = [1, 3]  # episodes of the second set: 84 frames
@@ -85,11 +87,11 @@ def test_arguments():
             Mixture([one], samples_per_epoch=wrong)
 
 
-# -- the order, by its definition: position p is number x of set d --
+# -- the order --
 
 
-def sequence(mixture, seed, params, start, stop):
-    """(set, row in it) of the positions [start, stop)."""
+def definition(mixed, seed, params, start, stop):
+    """(set, row in it) of the positions [start, stop): position p is number x of set d."""
     lanes = [p.C for p in params]
     due, total = pattern(lanes), sum(lanes)
     epochs = {}
@@ -97,29 +99,104 @@ def sequence(mixture, seed, params, start, stop):
     for p in range(start, stop):
         d = due[p % total]
         x = p // total * lanes[d] + due[: p % total].count(d)
-        runs, _, size = mixture.sets()[d]
+        runs, _, size = mixed.sets()[d]
         own, place = divmod(x, size)
         if (d, own) not in epochs:
-            epochs[d, own] = order.epoch_rows(runs, mixture.set_seed(seed, d), own, params[d])
+            own_seed = mixed.set_seed(seed, d)
+            epochs[d, own] = order.epoch_rows(runs, own_seed, own, params[d])
         out.append((d, int(epochs[d, own][place])))
     return out
 
 
-@pytest.mark.parametrize("window", [None, 40])
-def test_each_set_comes_exactly_once_per_epoch_of_its_own(mixture, window):
-    own = [order.OrderParams(C=1, U=8, R=1), order.OrderParams(C=1, U=16, R=1, k=2, g=2, J=4)]
+def drained(feed):
+    """[(rows, done)] of all batches of a feed."""
+    out = []
+    while (batch := feed.next()) is not None:
+        out.append((batch[0].tolist(), batch[1]))
+    return out
+
+
+UNITS = [OrderParams(C=1, U=8, R=1), OrderParams(C=1, U=16, R=1, k=2, g=2, J=4)]
+ORDERS = {
+    "uniform": (None, None),
+    "uniform visits": (None, [OrderParams(C=1, U=8, R=1, k=2, g=4, J=8)] * 2),
+    "window": (40, UNITS),
+    "wide window": (10**6, UNITS),
+}
+
+
+@pytest.mark.parametrize("window, own", ORDERS.values(), ids=ORDERS)
+def test_each_set_comes_exactly_once_per_epoch_of_its_own(mixture, window, own):
     params = mixture.params(8, window, own)
-    taken = sequence(mixture, 5, params, 0, 4 * FRAMES)
+    assert [p.C for p in params] == [6, 2]
+    taken = definition(mixture, 5, params, 0, 4 * FRAMES)
     for d, size in enumerate(mixture.sizes):
-        rows = [row for own, row in taken if own == d]
+        rows = [row for found, row in taken if found == d]
         assert len(rows) > size  # at least one whole epoch
         for at in range(0, len(rows) - size + 1, size):
             assert sorted(rows[at : at + size]) == list(range(size))
         assert rows[:size] != rows[size : 2 * size]
-    assert [p.C for p in params] == [6, 2]
-    assert [p.R for p in params] == ([FRAMES, 84] if window is None else [30, 10])
-    assert [p.U for p in params] == ([1, 1] if window is None else [8, 16])
-    assert [p.k for p in params] == [1, 2]
+    feed = _core.Feed(mixture.feed_sets(5, params), 0, 0, 4 * FRAMES, 8, 0, 1, 0, 1, False)
+    first = mixture.layout.first_rows.tolist()
+    got = [row for rows, _ in drained(feed) for row in rows]  # 8 positions: in their order
+    assert got == [first[d] + row for d, row in taken]
+
+
+def test_parameters(mixture):
+    def fields(*arguments):
+        return [dataclasses.astuple(p) for p in mixture.params(*arguments)]
+
+    assert fields(64, None) == [(48, 1, FRAMES, 1, 1, 0), (16, 1, 84, 1, 1, 0)]
+    assert fields(8, 40, UNITS) == [(6, 8, 30, 1, 1, 0), (2, 16, 10, 2, 2, 4)]
+    assert fields(8, None, UNITS) == [(6, 1, FRAMES, 1, 1, 0), (2, 1, 84, 2, 2, 4)]
+    assert fields(8, 2, UNITS)[1][2] == 1  # no window is empty
+
+
+def test_frames_of_a_uniform_mixture_are_dealt_evenly():
+    """Each frame of a set comes at each place of its epoch equally often."""
+    mixed = Mixture([open_demo(episodes=[3]), open_demo(episodes=SMALL)], [1, 1])
+    places = np.zeros((40, 40))
+    params, (runs, _, _) = mixed.params(8, None), mixed.sets()[0]
+    for seed in range(600):
+        found = order.epoch_rows(runs, mixed.set_seed(seed, 0), 0, params[0])
+        places[found, np.arange(40)] += 1
+    chi = ((places - 15) ** 2 / 15).sum()
+    assert 39 * 39 - 6 * 55 < chi < 39 * 39 + 6 * 55  # mean and 6 standard deviations
+
+
+def test_every_world_makes_the_same_batches_and_resumes_anywhere(mixture):
+    params = mixture.params(24, 60, UNITS)
+    start, stop = mixture.span(1)
+    assert (start, stop) == (FRAMES + 84, 2 * (FRAMES + 84))
+    sets = mixture.feed_sets(5, params)
+
+    def batches(world, start, workers=1):
+        parts = []
+        for rank in range(world):
+            streams = [
+                drained(_core.Feed(sets, 0, start, stop, 12 // world, rank, world, w, workers, 0))
+                for w in range(workers)
+            ]
+            count = sum(map(len, streams))
+            parts.append([streams[n % workers][n // workers] for n in range(count)])
+        return [
+            ([row for part in parts for row in part[n][0]], parts[0][n][1])
+            for n in range(len(parts[0]))
+        ]
+
+    whole = batches(1, start)
+    rows = [row for batch, _ in whole for row in batch]
+    want = definition(mixture, 5, params, start, stop)
+    first = mixture.layout.first_rows.tolist()
+    assert sorted(rows) == sorted(first[d] + row for d, row in want)
+    for world in (2, 3, 4):
+        assert batches(world, start) == whole
+    assert batches(1, start, workers=3) == whole
+    for n, (_, done) in enumerate(whole[:-1]):
+        assert batches(1, done) == whole[n + 1 :]
+    for p in range(start, start + 30):  # from anywhere, also inside a batch
+        rest = [row for batch, _ in batches(1, p) for row in batch]
+        assert sorted(rest) == sorted(first[d] + row for d, row in want[p - start :])
 
 
 def test_same_dataset_twice_is_shuffled_in_two_ways():
@@ -131,8 +208,8 @@ def test_same_dataset_twice_is_shuffled_in_two_ways():
 
 
 def test_unshuffled_sets_follow_each_other(mixture):
-    ((runs, *rest),) = mixture.feed_sets(3, None)
-    assert runs.tolist() == [[0, 0, FRAMES + 84]] and rest[1] == 0 and rest[-1] == 0
+    feed = _core.Feed(mixture.feed_sets(5, None), 0, *mixture.span(1), 50, 0, 1, 0, 1, False)
+    assert [row for rows, _ in drained(feed) for row in rows] == list(range(FRAMES + 84))
 
 
 # -- the layout --
@@ -273,19 +350,19 @@ def test_pickle(mixture):
 
 
 def test_state_round_trip(mixture):
-    params = mixture.params(64, 128, [order.OrderParams(C=1, U=8, R=1)] * 2)
+    params = mixture.params(64, 128, UNITS)
     state = json.loads(json.dumps(mixture.state(5, 1234, params)))
     assert list(state) == ["v", "seed", "samples_done", "sets"]
     assert [s["C"] for s in state["sets"]] == [48, 16] and state["sets"][1]["weight"] == 1
     assert mixture.load(state, 5, shuffle=True) == (1234, params)
-    assert mixture.load(state, 5, shuffle=True, window=128, unit=8, lanes=64) == (1234, params)
+    assert mixture.load(state, 5, shuffle=True, window=128, lanes=64) == (1234, params)
     plain = mixture.state(5, 7, None)
     assert mixture.load(plain, 5, shuffle=False) == (7, None)
     assert len(json.dumps(Mixture([open_demo()]).state(5, 10**12, [SEQUENTIAL]))) <= 256
 
 
 def test_states_of_something_else(mixture):
-    params = mixture.params(64, 128, [order.OrderParams(C=1, U=8, R=1)] * 2)
+    params = mixture.params(64, 128, [OrderParams(C=1, U=8, R=1)] * 2)
     state = mixture.state(5, 1234, params)
 
     def changed(d=None, **fields):
@@ -320,10 +397,3 @@ def test_states_of_something_else(mixture):
         mixture.load(state, 5, shuffle=False)
     with pytest.raises(StateError, match="shuffle"):
         mixture.load(mixture.state(5, 0, None), 5, shuffle=True)
-
-
-def test_samples_of_a_step():
-    mixed = Mixture([open_demo(), open_demo(episodes=SMALL)], samples_per_epoch=100)
-    assert mixed.span(3) == (300, 400)
-    assert [mixed.samples_at_step(s, 16, False) for s in (0, 6, 7, 8)] == [0, 96, 100, 116]
-    assert [mixed.samples_at_step(s, 16, True) for s in (0, 5, 6, 7)] == [0, 80, 100, 116]
