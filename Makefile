@@ -1,8 +1,9 @@
 # Every target sets up what it needs: system packages (apt, when permitted), .venv, the extension.
 #   make demo [DATA=root]    benchmark and pictures on the embedded or on your own data set
-#   make test                C tests, fuzz corpora, pytest
+#   make test [JOBS=2]       C tests, fuzz corpora, pytest in so many processes
 #   make bench | lint | format | setup | clean
-#   make test-c test-asan test-tsan fuzz-replay parity nightly
+#   make test-c test-asan test-tsan fuzz-replay parity
+#   make nightly             the tests marked soak, and other versions of FFmpeg
 #   make fuzz TARGET=mp4_index SECONDS=60
 EXTRAS ?= test
 DATA   ?=
@@ -10,6 +11,8 @@ PYTHON ?= python3
 ROOT   := $(if $(DATA),--root "$(abspath $(DATA))",)
 VENV   := .venv/bin/python
 BUILD_C := $(VENV) tests/build_c.py
+PYTEST := REELPOOL_TEST_CLIPS=$(CURDIR)/build/clips $(VENV) -m pytest -q
+JOBS   ?= 2
 NOT_HERE := not net and not gpu and not slurm and not soak
 
 .PHONY: help setup clips demo bench test lint format clean test-c test-asan test-tsan fuzz-replay fuzz parity nightly
@@ -39,7 +42,7 @@ clips: setup
 test: clips
 	@$(BUILD_C) c
 	@$(BUILD_C) --variant asan fuzz-replay
-	@REELPOOL_TEST_CLIPS=$(CURDIR)/build/clips $(VENV) -m pytest -q -m "$(NOT_HERE)"
+	@$(PYTEST) -n $(JOBS) --dist worksteal -m "$(NOT_HERE)"
 
 test-c: clips
 	@$(BUILD_C)
@@ -65,9 +68,10 @@ fuzz: setup
 parity: setup
 	@tests/parity/run.sh
 
-nightly: setup
+# Other libraries; what `make test` has no time for: the whole matrices, runs of minutes.
+nightly: clips
 	.ci/debian13
-	$(VENV) -m pytest -q -m "soak"
+	$(PYTEST) -m "soak"
 
 # Every check runs; the target fails when one did.
 lint:

@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT / "tests" / "lint"))
 import check_source  # noqa: E402  (the include law is data there, once)
 
 # Programs whose name is no module's: the folder they are linked with.
-FOLDER_OF = {"check_kernels": "convert"}
+FOLDER_OF = {"check_kernels": "convert", "dump_index": "demux"}
 PACKAGES = {"decode": ["libavcodec", "libavutil"], "convert": ["libswscale", "libavutil"]}
 
 DIALECT = (
@@ -47,7 +47,7 @@ VARIANTS = {
 }  # fmt: skip
 WRAPPED = (
     "malloc calloc realloc posix_memalign mmap pthread_create pthread_mutex_init pthread_cond_init "
-    "open pread fstat"
+    "open pread fstat pwrite copy_file_range fallocate fsync rename"
 ).split()
 SANITIZER_OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=1:allocator_may_return_null=1",
@@ -56,12 +56,14 @@ SANITIZER_OPTIONS = {
     + str(ROOT / "tests" / "tsan.supp"),
 }
 TIMEOUT_S = 300
+SIDE_BY_SIDE = min(2, len(os.sched_getaffinity(0)))
 
 
 class Builder:
     """Compiles objects once per variant and links programs from them."""
 
     def __init__(self, variant, werror):
+        self.fresh = {}
         compiler, flags = VARIANTS[variant]
         self.cc = find_compiler(compiler)
         self.variant = variant
@@ -74,7 +76,9 @@ class Builder:
         target = self.out / "obj" / (source.relative_to(ROOT).as_posix() + ".o")
         if source in self.broken:
             raise self.broken[source]
-        if is_fresh(target):
+        if self.fresh.setdefault(target, None) is None:  # every program asks for the same objects
+            self.fresh[target] = is_fresh(target)
+        if self.fresh[target]:
             return target
         target.parent.mkdir(parents=True, exist_ok=True)
         extra = CONVERSION if source.is_relative_to(ROOT / "csrc") else []
@@ -88,6 +92,7 @@ class Builder:
             self.broken[source] = error
             raise
         new.replace(target)
+        self.fresh[target] = True
         return target
 
     def parts(self, source):
@@ -127,7 +132,7 @@ class Builder:
             with contextlib.suppress(BuildError):  # every program that needs it reports it
                 self.compile(source)
 
-        with ThreadPoolExecutor(min(2, len(os.sched_getaffinity(0)))) as pool:
+        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
             list(pool.map(attempt, sorted(shared)))
             return list(pool.map(self.program, sources))
 
@@ -163,7 +168,7 @@ def is_fresh(target):
         return False
     names = notes.read_text().replace("\\\n", " ").split(":", 1)[1].split()
     made = target.stat().st_mtime
-    files = [ROOT / name for name in names]
+    files = [Path(__file__), *(ROOT / name for name in names)]  # the flags stand here
     return all(f.exists() and f.stat().st_mtime < made for f in files)
 
 
@@ -249,23 +254,27 @@ def main():
 
     builder = Builder(args.variant, args.werror)
     sources = programs(args.variant, args.names)
+    sources.sort(key=lambda path: -path.stat().st_size)  # a long one that starts last runs alone
     started = time.monotonic()
 
     built = builder.programs(sources)
     passed, failed = 0, 0
-    for source, program in zip(sources, built):
+
+    def outcome(source, program):
+        """(what went wrong or None, what was printed)."""
         if isinstance(program, BuildError):
-            failed += 1
-            print(f"FAIL {source.name}: build: {program}", flush=True)
-        elif not args.build_only and args.variant != "fuzz":
-            problem, output = run_program(program, source, args.variant)
+            return f"build: {program}", ""
+        if args.build_only or args.variant == "fuzz":
+            return None, ""
+        return run_program(program, source, args.variant)
+
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        for source, (problem, output) in zip(sources, pool.map(outcome, sources, built)):
             passed, failed = passed + (problem is None), failed + (problem is not None)
             if problem is not None:
                 print(f"{output}FAIL {source.name}: {problem}", flush=True)
             elif args.verbose:
                 print(f"ok   {source.name}\n{output}", flush=True)
-        else:
-            passed += 1
     took = time.monotonic() - started
     print(f"C {args.variant}: {passed} passed, {failed} failed in {took:.1f} s", flush=True)
     return 1 if failed else 0

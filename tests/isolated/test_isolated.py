@@ -1,6 +1,10 @@
-"""Each script of this folder in its own process group, with a watchdog; no orphan may be left."""
+"""Each script of this folder in its own process group, with a watchdog; no orphan may be left.
+
+A script that does not use torch itself runs without it; with it under the mark `soak`.
+"""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,9 +14,26 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
-SCRIPTS = sorted(
-    path.name for path in HERE.glob("*.py") if not path.name.startswith(("_", "test_", "conftest"))
+FILES = sorted(
+    path for path in HERE.glob("*.py") if not path.name.startswith(("_", "test_", "conftest"))
 )
+
+
+def cases():
+    """(script, its last argument) for each way to run each script."""
+    for path in FILES:
+        if path.stem == "worker_exception":
+            yield pytest.param(path.name, "fork", id="worker_exception-fork")
+            yield pytest.param(
+                path.name, "spawn", id="worker_exception-spawn", marks=pytest.mark.soak
+            )
+        elif re.search("^ *(from|import) torch", path.read_text(), re.MULTILINE):
+            yield pytest.param(path.name, "", id=path.stem)
+        else:
+            yield pytest.param(path.name, "without_torch", id=f"{path.stem}-without_torch")
+            yield pytest.param(path.name, "", id=f"{path.stem}-torch", marks=pytest.mark.soak)
+
+
 WATCHDOG_S = 60
 
 
@@ -33,14 +54,15 @@ def group_members(group):
     return members
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_script(script, data_root):
+@pytest.mark.parametrize(("script", "argument"), list(cases()))
+def test_script(script, argument, data_root):
     if not (data_root / "cam3").is_dir():
         pytest.skip("no test data: cam3")
-    pytest.importorskip("torch", reason="needs the extra `torch`")
+    if argument != "without_torch":
+        pytest.importorskip("torch", reason="needs the extra `torch`")
     before = set(os.listdir("/dev/shm"))
     process = subprocess.Popen(
-        [sys.executable, "-X", "faulthandler", HERE / script, data_root / "cam3"],
+        [sys.executable, "-X", "faulthandler", HERE / script, data_root / "cam3", argument],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -18,18 +18,16 @@ def main():
             path.chmod(0o755 if path.is_dir() else 0o644)
         for path in root.rglob("*.mp4"):
             path.write_bytes(path.read_bytes()[:100])
-        for method in ("fork", "spawn"):
-            loader = DataLoader(
-                open_dataset(root), batch_size=2, num_workers=2, multiprocessing_context=method
-            )
-            try:
-                next(iter(loader))
-            except reelpool.errors.FormatError as error:
-                assert isinstance(error, ValueError)
-                assert ".mp4" in str(error), error
-            else:
-                raise AssertionError("a worker read truncated files")
-            del loader
+        loader = DataLoader(
+            open_dataset(root), batch_size=2, num_workers=2, multiprocessing_context=sys.argv[2]
+        )
+        try:
+            next(iter(loader))
+        except reelpool.errors.FormatError as error:
+            assert isinstance(error, ValueError)
+            assert ".mp4" in str(error), error
+        else:
+            raise AssertionError("a worker read truncated files")
         try:
             next(iter(DataLoader(open_dataset(root), batch_size=2)))
         except reelpool.errors.FormatError as error:

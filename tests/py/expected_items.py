@@ -2,7 +2,8 @@
 
 `data/expected/*.json` holds items of LeRobot's own class: key order, dtypes, shapes, values,
 and the SHA-256 of the uint8 frames. Run as a script, this file checks them with NumPy arrays only:
-``python expected_items.py DATA_FOLDER`` (torch is made unimportable first).
+``python expected_items.py DATA_FOLDER WORD`` reads the files with WORD in their names (torch is
+made unimportable first).
 """
 
 import hashlib
@@ -112,6 +113,8 @@ if __name__ == "__main__":
     import reelpool
 
     for path, root in recordings(sys.argv[1]):
+        if sys.argv[2] not in path.stem:
+            continue
         check_recording(reelpool.LeRobotDataset, path, Path(sys.argv[1]) / root)
         print("ok", path.stem, root)
     example = reelpool.LeRobotDataset("test/x", root=Path(sys.argv[1]) / "cam3")[0]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import csv
+import dataclasses
 import itertools
 import json
+import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
-from reelpool.bench import metrics, scenarios, session
+from reelpool.bench import metrics, runner, scenarios, session
 from reelpool.cli import bench
 
 DEMO = scenarios.DEMO / "dataset"
@@ -75,6 +78,8 @@ def test_summary_counts_from_the_batch_after_the_warm_up():
     assert figures["shuffle_randomness_frac"] == 0.5
     assert figures["reuse"] == 1.5
     assert figures["stage_s"] == {"decode_s": 0.5}
+    assert figures["counters"] == {"delivered": 30, "decoded": 20}
+    assert figures["single_proc_samples_per_s"] is None
 
 
 def test_a_run_that_ended_in_the_warm_up_says_so():
@@ -108,11 +113,16 @@ def test_memory_of_children_counts():
     while watch.peaks()["peak_pss_gb"] < 0.08 and time.monotonic() < deadline:
         time.sleep(0.05)
     watch.stop()
+    seen = len(watch.samples)
+    watch.forget_after(time.monotonic())
+    assert len(watch.samples) == seen
     session.os.killpg(process.pid, session.signal.SIGKILL)
     process.wait()
     assert watch.peaks()["peak_rss_gb"] >= 0.08
     assert watch.peaks()["peak_pss_gb"] >= 0.08
     assert watch.peaks(own_peak=int(9e9))["peak_rss_gb"] == 9.0
+    watch.forget_after(watch.begun)
+    assert watch.peaks()["peak_rss_gb"] == 0
 
 
 def test_facts_of_the_embedded_set(facts):
@@ -151,6 +161,143 @@ def test_other_readers_run_in_the_given_interpreter(facts, monkeypatch):
     }
 
 
+def _streams(facts, monkeypatch, *words: str) -> tuple[list, list]:
+    """(label, floor) of the cases of order stream, and what is not measured."""
+    monkeypatch.setattr(scenarios, "_importable", lambda *_: True)
+    args = options("--order", "stream", "--lerobot_python", "other", *words)
+    cases, absent = scenarios.build(args, facts, "own")
+    assert len({c.tag("x") for c in cases}) == len(cases)
+    return [(c.label, c.floor) for c in cases], absent
+
+
+def _one_file(facts: scenarios.Facts) -> scenarios.Facts:
+    """As if every camera had one video file."""
+    videos = {camera: ("one.mp4", 0) for camera in facts.cameras}
+    episodes = [e | {"videos": videos} for e in facts.episodes]
+    return dataclasses.replace(facts, episodes=episodes)
+
+
+def test_streaming_cases(facts, monkeypatch):
+    found, absent = _streams(_one_file(facts), monkeypatch, "--num_workers", "2,4")
+    assert found == [
+        ("reelpool threads", "seq"),
+        ("reelpool workers (2)", "seq"),
+        ("reelpool workers (4)", "seq"),
+        ("lerobot workers (1)", "seq"),  # its data files feed one worker
+    ]
+    assert len(absent) == 2
+    many = dataclasses.replace(_one_file(facts), data_files=64)
+    found, _ = _streams(many, monkeypatch, "--num_workers", "2,8", "--impl", "lerobot")
+    assert [label for label, _ in found] == ["lerobot workers (2)", "lerobot workers (4)"]
+
+
+def test_streaming_windows_meet_both_of_lerobots_classes(facts, monkeypatch):
+    words = ("--mode", "sarm", "--loader", "workers", "--impl", "reelpool,lerobot")
+    monkeypatch.setattr(bench, "_fill", lambda args, _: _filled(args, 2))
+    found, _ = _streams(_one_file(facts), monkeypatch, *words)
+    assert [label for label, _ in found] == [
+        "reelpool workers (1)", "reelpool workers (2)", "lerobot workers (1)",
+        "lerobot map workers (2)",
+    ]  # fmt: skip
+
+
+def _filled(args: argparse.Namespace, cpus: int) -> None:
+    args.workers_given, args.num_workers, args.num_threads = False, (cpus,), cpus
+    args.batch_size, args.duration_s = 4, 1.0
+
+
+def test_lerobots_streaming_is_left_out_where_it_cannot_read(facts, monkeypatch):
+    words = ("--impl", "lerobot")
+    found, absent = _streams(facts, monkeypatch, *words)  # a camera of it has two files
+    assert found == []
+    assert "one_file.py" in absent[0]
+    found, absent = _streams(_one_file(facts), monkeypatch, *words, "--max_episodes", "2")
+    assert found == []
+    assert "--max_episodes" in absent[0]
+
+
+def test_ratios_to_lerobots_best_case(facts, monkeypatch):
+    def result(impl, variant, workers, rate):
+        case = scenarios.Case(impl, "workers", "sarm", "stream", "uint8", 4, workers, "p")
+        case.variant = variant
+        return session.Result(case, [{"samples_per_s": rate}])
+
+    results = [result("reelpool", "", 2, 60.0), result("lerobot", "", 1, 5.0),
+               result("lerobot", "", 2, 6.0), result("lerobot", "map", 2, 20.0)]  # fmt: skip
+    session._finish(results)
+    assert results[0].figures["baseline_ratio"] == 10.0
+    assert results[0].figures["map_ratio"] == 3.0
+    assert results[3].figures["baseline_ratio"] == pytest.approx(20 / 6, abs=1e-3)
+
+
+class Ticking:
+    """Samples and counters of a reader; a sample moves the clock by a tenth."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(runner.time, "perf_counter", lambda: self.now)
+
+    def alone(self):
+        def samples():
+            while True:
+                self.now += 0.1
+                yield {}
+
+        return samples(), lambda: {"decode_s": 0.6 * self.now, "read_s": 0.1 * self.now, "runs": 3}
+
+
+def test_probe_counts_after_its_warm_up(monkeypatch):
+    config = {"probe_samples": 20, "probe_warmup": 4}
+    reader = runner.Reader(None, alone=Ticking(monkeypatch).alone)
+    found = runner.probe(reader, config)
+    assert found["samples_per_s"] == pytest.approx(10.0)
+    assert found["stages"] == pytest.approx({"decode_s": 0.6, "read_s": 0.1})
+    figures = metrics.summarize(
+        _raw(probe=found),
+        {"warmup_batches": 2, "batch_size": 4, "mode": "single", "cameras": ["a"]},
+        [10],
+    )
+    assert figures["single_proc_samples_per_s"] == pytest.approx(10.0)
+    assert (figures["fetch_pct"], figures["decode_pct"]) == (10.0, 60.0)
+    assert runner.probe(runner.Reader(None), config) == {}
+    assert runner.probe(reader, config | {"probe_samples": 0}) == {}
+
+
+def test_probe_of_an_epoch_shorter_than_it(monkeypatch):
+    ticking = Ticking(monkeypatch)
+
+    def alone():
+        samples, stats = ticking.alone()
+        return itertools.islice(samples, 7), stats
+
+    found = runner.probe(runner.Reader(None, alone=alone), {"probe_samples": 20, "probe_warmup": 4})
+    assert found["samples_per_s"] == pytest.approx(10.0)
+    found = runner.probe(runner.Reader(None, alone=alone), {"probe_samples": 20, "probe_warmup": 9})
+    assert found["samples_per_s"] == pytest.approx(10.0)
+
+
+@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="no ffmpeg program")
+def test_a_copy_with_one_file_per_camera_has_the_same_frames(tmp_path):
+    from reelpool import LeRobotDataset
+
+    script = Path(scenarios.__file__).parents[3] / "benchmarks/one_file.py"
+    command = [sys.executable, str(script), str(DEMO), str(tmp_path / "copy")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    copied = scenarios.read_facts("copy", tmp_path / "copy")
+    assert [len(copied.files(camera)) for camera in copied.cameras] == [1, 1]
+    first, second = (
+        LeRobotDataset("demo", root=root, return_uint8=True) for root in (DEMO, tmp_path / "copy")
+    )
+    assert len(first) == len(second) == 184
+    for i in (0, 47, 48, 91, 92, 143, 144, 183):
+        for camera in copied.cameras:
+            assert (first[i][camera] == second[i][camera]).all(), (i, camera)
+    again = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert again.returncode == 1
+    assert "exists" in again.stderr
+
+
 def test_a_failing_case_hands_over_its_last_words(facts):
     args = options("--impl", "reelpool", "--loader", "threads", "--order", "random")
     cases, _ = scenarios.build(args, facts, sys.executable)
@@ -177,10 +324,14 @@ def test_targets(facts):
     result = session.Result(case, figures={"floor_ratio": 0.8})
     assert bench.missed_targets([result], [("floor_ratio", 0.7)]) == []
     assert len(bench.missed_targets([result], [("floor_ratio", 0.9)])) == 1
+    assert bench.missed_targets([result], [], [("floor_ratio", 0.9)]) == []
+    above = bench.missed_targets([result], [], [("floor_ratio", 0.7)])
+    assert above == ["reelpool threads, single, random, uint8: floor_ratio = 0.8, above 0.7"]
     assert "not measured" in bench.missed_targets([result], [("baseline_ratio", 1.0)])[0]
 
 
-def test_a_whole_run(tmp_path):
+@pytest.mark.parametrize("orders", ["gop", pytest.param("random,gop", marks=pytest.mark.soak)])
+def test_a_whole_run(orders, tmp_path):
     """`reelpool bench` of our own loader: files, keys, exit status 1 for a target out of reach."""
     command = [
         sys.executable,
@@ -198,7 +349,7 @@ def test_a_whole_run(tmp_path):
         "--warmup-batches",
         "1",
         "--order",
-        "random,gop",
+        orders,
         "--json",
         "-q",
     ]
@@ -208,9 +359,11 @@ def test_a_whole_run(tmp_path):
     assert done.stderr == ""
     document = json.loads(done.stdout)
     assert document["failed"] == {}
-    assert len(document["results"]) == len(document["missed"]) == 2
+    assert len(document["results"]) == len(document["missed"])
+    count = orders.count(",") + 1
+    assert len(document["results"]) == count
     records = sorted(tmp_path.glob("demo_reelpool_threads_*.json"))
-    assert len(records) == 2
+    assert len(records) == count
     for path in records:
         record = json.loads(path.read_text())
         wanted = {
@@ -220,7 +373,8 @@ def test_a_whole_run(tmp_path):
             "peak_rss_gb", "peak_pss_gb", "shuffle_randomness_frac", "shuffle_randomness_uniform",
             "floor_ratio", "cpu_ms_per_sample", "env", "scenario", "rank", "world_size", "loader",
             "batch_size", "num_workers", "num_cameras", "image_shape", "fps", "repo_id", "mode",
-            "device", "loaded_episodes",
+            "device", "loaded_episodes", "single_proc_samples_per_s", "fetch_pct", "decode_pct",
+            "counters", "buffer_size", "window",
         }  # fmt: skip
         assert wanted <= record.keys()
         assert record["samples_per_s"] > 0

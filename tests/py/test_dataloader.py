@@ -38,7 +38,7 @@ def sample_order(dataset):
 
 
 def reference(dataset, order):
-    """Digest of each batch, put together from single items."""
+    """Digest of each batch, put together from single items; decoded in this process."""
     items = [dataset[i] for i in order]
     return [digest(stacked(items[i : i + BATCH])) for i in range(0, len(items), BATCH)]
 
@@ -47,19 +47,23 @@ def loader_of(dataset, order, **options):
     return DataLoader(dataset, batch_size=BATCH, sampler=order, **options)
 
 
-@pytest.mark.parametrize("collate", COLLATES)
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("uint8", [True, False])
-def test_in_the_main_process(data_root, window, uint8, collate):
+def test_in_the_main_process(data_root, window, uint8):
     dataset = open_cam3(data_root, window, return_uint8=uint8)
     order = sample_order(dataset)
-    loader = loader_of(dataset, order, collate_fn=COLLATES[collate])
-    assert [digest(batch) for batch in loader] == reference(dataset, order)
+    want = reference(dataset, order)
+    for name, collate in COLLATES.items():
+        loader = loader_of(dataset, order, collate_fn=collate)
+        assert [digest(batch) for batch in loader] == want, name
+
+
+SPAWN = pytest.param("spawn", "default", marks=pytest.mark.soak)  # the persistent workers spawn too
 
 
 @pytest.mark.parametrize(
     ("method", "collate"),
-    [*(("fork", name) for name in COLLATES), ("spawn", "default"), ("forkserver", "collate")],
+    [*(("fork", name) for name in COLLATES), SPAWN, ("forkserver", "collate")],
 )
 def test_two_workers(data_root, method, collate):
     dataset = open_cam3(data_root, "window")
