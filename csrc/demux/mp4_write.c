@@ -91,18 +91,24 @@ static rp_status check_bytes(const rp_index *index, struct rp_error *err)
     return RP_OK;
 }
 
-/* Each picture shown starts from a key of its own source: from one of the source before, it would
- * be decoded into something else without any error. */
+/* Each picture shown starts from a key of its own source (rp_index_start_key): from one of the
+ * source before, it would be decoded into something else without any error. */
 static rp_status check_keys(const rp_index *index, struct rp_error *err)
 {
-    struct rp_sample sample;
-    rp_index_sample(index, 0, &sample);
-    if (!sample.key) {
-        RP_FAIL(err, RP_E_FORMAT, "the first sample is no key");
-    }
-    for (int64_t n = 0; n < index->addressable; n++) {
-        int64_t key;
-        RP_TRY(rp_index_start_key(index, rp_index_nth(index, n), &key, err));
+    int64_t earliest = INT64_MAX; /* pts of the keys so far */
+    for (int64_t i = 0; i < index->samples; i++) {
+        struct rp_sample sample;
+        rp_index_sample(index, i, &sample);
+        if (sample.key && sample.pts < earliest) {
+            earliest = sample.pts;
+        }
+        if (i == 0 && !sample.key) {
+            RP_FAIL(err, RP_E_FORMAT, "the first sample is no key");
+        }
+        if (sample.addressable && sample.pts < earliest) {
+            RP_FAIL(err, RP_E_FORMAT, "no key sample comes before sample %lld (tick %lld)",
+                    (long long)i, (long long)sample.pts);
+        }
     }
     return RP_OK;
 }

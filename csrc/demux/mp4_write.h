@@ -43,11 +43,11 @@ RP_CHECKED rp_status rp_sample_entry(const rp_index *index, uint8_t **out, size_
 RP_CHECKED rp_status rp_concat_new(rp_concat **out, struct rp_error *err);
 
 /* Add the next source. Owner: *index is moved (nulled) on success, the caller's on failure; the
- * plan stays usable. Thread: one at a time. Blocks: never. Cost: O(samples log keys).
+ * plan stays usable. Thread: one at a time. Blocks: never. Cost: O(samples).
  * Errors: RP_E_FORMAT a sample past the file's end ("truncated"), samples that overlap, no picture
  * shown, a picture without a key to start from; RP_E_UNSUPPORTED another sample entry than the
  * first source's, a picture without duration, several pictures at one time, a common timescale
- * >= 2^31, over 16 Mi samples, a GOP beyond rp_index_start_key's limits; RP_E_NOMEM. */
+ * >= 2^31, over 16 Mi samples; RP_E_NOMEM. */
 RP_CHECKED rp_status rp_concat_add(rp_concat *concat, rp_index **index, struct rp_error *err);
 
 /* Lay out the output; nothing may be added afterwards. At least one source was added.

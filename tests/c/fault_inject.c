@@ -106,3 +106,57 @@ ssize_t __wrap_pread(int fd, void *to, size_t n, off_t offset)
     errno = current.read == RP_FAULT_READ_EINTR ? EINTR : EIO;
     return -1;
 }
+
+/* Set errno as a failing write does; false where this kind of fault lets the call succeed. */
+static bool write_fails(int unable)
+{
+    static const int code[] = {ENOSPC, EINTR, 0, 0};
+    errno = current.write == RP_FAULT_WRITE_UNABLE ? unable : code[current.write];
+    return errno != 0;
+}
+
+static size_t short_of(size_t n)
+{
+    return current.write == RP_FAULT_WRITE_SHORT && n > 1 ? n / 2 : n;
+}
+
+ssize_t __real_pwrite(int fd, const void *from, size_t n, off_t offset);
+ssize_t __wrap_pwrite(int fd, const void *from, size_t n, off_t offset);
+ssize_t __wrap_pwrite(int fd, const void *from, size_t n, off_t offset)
+{
+    bool faulty = fails(RP_FAULT_WRITE);
+    if (faulty && write_fails(0)) {
+        return -1;
+    }
+    return __real_pwrite(fd, from, faulty ? short_of(n) : n, offset);
+}
+
+ssize_t __real_copy_file_range(int in, off_t *from, int out, off_t *to, size_t n, unsigned flags);
+ssize_t __wrap_copy_file_range(int in, off_t *from, int out, off_t *to, size_t n, unsigned flags);
+ssize_t __wrap_copy_file_range(int in, off_t *from, int out, off_t *to, size_t n, unsigned flags)
+{
+    bool faulty = fails(RP_FAULT_WRITE);
+    if (faulty && write_fails(EXDEV)) {
+        return -1;
+    }
+    return __real_copy_file_range(in, from, out, to, faulty ? short_of(n) : n, flags);
+}
+
+int __real_fallocate(int fd, int mode, off_t offset, off_t n);
+int __wrap_fallocate(int fd, int mode, off_t offset, off_t n);
+int __wrap_fallocate(int fd, int mode, off_t offset, off_t n)
+{
+    if (fails(RP_FAULT_WRITE) && write_fails(EOPNOTSUPP)) {
+        return -1;
+    }
+    return __real_fallocate(fd, mode, offset, n);
+}
+
+#define BROKEN_DISK                             \
+    if (current.write == RP_FAULT_WRITE_FULL) { \
+        errno = EIO;                            \
+        return -1;                              \
+    }
+
+WRAP(int, fsync, (int fd), (fd), RP_FAULT_WRITE, BROKEN_DISK)
+WRAP(int, rename, (const char *from, const char *to), (from, to), RP_FAULT_WRITE, BROKEN_DISK)

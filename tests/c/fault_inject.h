@@ -10,10 +10,12 @@ enum rp_fault_calls {
     RP_FAULT_MEMORY = 1, /* malloc calloc realloc posix_memalign mmap */
     RP_FAULT_THREAD = 2, /* pthread_create pthread_mutex_init pthread_cond_init */
     RP_FAULT_FILE = 4,   /* open pread fstat */
-    RP_FAULT_ALL = 7
+    RP_FAULT_WRITE = 8,  /* pwrite copy_file_range fallocate fsync rename */
+    RP_FAULT_ALL = 15
 };
 
-/* How a failing pread fails; the other functions always fail with their own errno. */
+/* How a failing pread fails; but for the writing ones, the other functions always fail with their
+ * own errno. */
 enum rp_fault_read {
     RP_FAULT_READ_EIO = 0,
     RP_FAULT_READ_EINTR, /* once; a caller that retries succeeds */
@@ -21,9 +23,18 @@ enum rp_fault_read {
     RP_FAULT_READ_END    /* 0: the file was cut */
 };
 
+/* How a failing pwrite, copy_file_range or fallocate fails; fsync and rename know EIO alone. */
+enum rp_fault_write {
+    RP_FAULT_WRITE_FULL = 0, /* ENOSPC */
+    RP_FAULT_WRITE_EINTR,    /* once; a caller that retries succeeds */
+    RP_FAULT_WRITE_SHORT,    /* half of what was asked for; fallocate succeeds */
+    RP_FAULT_WRITE_UNABLE    /* the file system cannot copy or reserve; pwrite succeeds */
+};
+
 struct rp_fault {
     int calls;   /* enum rp_fault_calls; 0 = RP_FAULT_ALL */
     int read;    /* enum rp_fault_read */
+    int write;   /* enum rp_fault_write */
     long nth;    /* counted from 1 over the chosen calls */
     bool onward; /* also every call after the nth */
 };
