@@ -6,14 +6,17 @@
 #include <stdint.h>
 
 struct rp_counters {
-    int64_t samples;    /* handed over */
-    int64_t batches;    /* handed over */
-    int64_t delivered;  /* pictures written into batches */
-    int64_t decoded;    /* pictures that left a decoder */
-    int64_t preroll;    /* of those: wanted by nobody */
-    int64_t cache_hits; /* pictures served from the frame cache */
-    int64_t runs;       /* decode runs (one start key each) */
-    int64_t indexed;    /* files whose MP4 index was built */
+    int64_t samples;     /* handed over */
+    int64_t batches;     /* handed over */
+    int64_t delivered;   /* pictures written into batches */
+    int64_t decoded;     /* pictures that left a decoder */
+    int64_t preroll;     /* of those: wanted by nobody */
+    int64_t cache_hits;  /* pictures served from the frame cache */
+    int64_t parked;      /* pictures that waited for a later batch */
+    int64_t redecoded;   /* decoded again, since the memory for them was not there */
+    int64_t substituted; /* samples replaced since they could not be read */
+    int64_t runs;        /* decode runs (one start key each) */
+    int64_t indexed;     /* files whose MP4 index was built */
     int64_t bytes_read;
     int64_t read_ns;    /* summed over threads */
     int64_t decode_ns;  /* likewise */

@@ -62,11 +62,25 @@ rp_status rp_batch_take_free_locked(rp_loader *loader, struct batch **out, struc
         batch->next = loader->batches;
         loader->batches = batch;
     }
-    batch->stream = batch->cancelled = batch->may_grow = batch->has_columns = false;
-    batch->pending = batch->n_wants = 0;
+    batch->stream = batch->cancelled = batch->abandoned = batch->due = batch->may_grow = false;
+    batch->located = batch->mending = batch->chosen = false;
+    batch->pending = batch->n = batch->done = batch->repeated = 0;
     batch->error_order = INT32_MAX;
     rp_error_clear(&batch->error);
     *out = batch;
+    return RP_OK;
+}
+
+rp_status rp_batch_room(struct batch *batch, int64_t n, struct rp_error *err)
+{
+    if (n > batch->cap_rows) {
+        int64_t *grown = rp_realloc(batch->rows, (size_t)n, sizeof(*grown));
+        if (grown == NULL) {
+            RP_FAIL(err, RP_E_NOMEM, "out of memory for a batch of %lld samples", (long long)n);
+        }
+        batch->rows = grown;
+        batch->cap_rows = n;
+    }
     return RP_OK;
 }
 
@@ -82,16 +96,28 @@ rp_status rp_batch_set_rows(struct batch *batch, const int64_t *rows, const doub
         }
         memcpy(batch->times, times, (size_t)n * sizeof(*times));
     }
-    if (n > batch->cap_rows) {
-        int64_t *grown = rp_realloc(batch->rows, (size_t)n, sizeof(*grown));
-        if (grown == NULL) {
-            RP_FAIL(err, RP_E_NOMEM, "out of memory for a batch of %lld samples", (long long)n);
-        }
-        batch->rows = grown;
-        batch->cap_rows = n;
-    }
+    RP_TRY(rp_batch_room(batch, n, err));
     memcpy(batch->rows, rows, (size_t)n * sizeof(*rows));
     batch->n = n;
+    return RP_OK;
+}
+
+static rp_status reserve_faults(struct batch *batch, struct rp_error *err)
+{
+    if (batch->n > batch->cap_faults) {
+        struct fault *grown = rp_realloc(batch->fault, (size_t)batch->n, sizeof(*grown));
+        if (grown == NULL) {
+            RP_FAIL(err, RP_E_NOMEM, "out of memory for a batch of %lld samples",
+                    (long long)batch->n);
+        }
+        batch->fault = grown;
+        batch->cap_faults = batch->n;
+    }
+    for (int64_t i = 0; i < batch->n; i++) {
+        struct fault *fault = &batch->fault[i];
+        fault->wanted = -1;
+        fault->open = fault->redo = false;
+    }
     return RP_OK;
 }
 
@@ -119,6 +145,12 @@ rp_status rp_batch_reserve(const rp_loader *loader, struct batch *batch, struct 
         batch->files = grown;
         batch->cap_files = files;
     }
+    for (int64_t i = 0; i < files; i++) {
+        batch->files[i] = -1;
+    }
+    if (loader->options.substitute) {
+        RP_TRY(reserve_faults(batch, err));
+    }
     if (batch->offsets == NULL) {
         size_t fields = (size_t)(desc->n_cameras + desc->n_columns + desc->n_pads);
         batch->offsets = rp_calloc(fields, sizeof(*batch->offsets));
@@ -129,49 +161,121 @@ rp_status rp_batch_reserve(const rp_loader *loader, struct batch *batch, struct 
     return rp_loader_layout(loader, batch->n, batch->offsets, &batch->bytes, err);
 }
 
-void rp_batch_fail_locked(struct batch *batch, int32_t order, const struct rp_error *err)
+/* Whether an error lies in the file's bytes, so that it comes again at every read. */
+static bool is_content(rp_status code)
 {
-    if (order < batch->error_order) {
-        batch->error_order = order;
-        batch->error = *err;
+    return code == RP_E_DECODE || code == RP_E_FORMAT || code == RP_E_UNSUPPORTED ||
+           code == RP_E_TIMESTAMP;
+}
+
+void rp_batch_fail_locked(rp_loader *loader, struct batch *batch, int32_t order,
+                          const struct rp_error *err)
+{
+    if (!loader->options.substitute || !is_content(err->code)) {
+        if (order < batch->error_order) {
+            batch->error_order = order;
+            batch->error = *err;
+        }
+        return;
+    }
+    struct fault *fault = &batch->fault[order / loader->wants_per_sample];
+    fault->open = true;
+    if (fault->wanted < 0 || (fault->tried == 0 && order < fault->order)) {
+        if (fault->wanted < 0) {
+            fault->wanted = batch->rows[order / loader->wants_per_sample];
+            fault->tried = 0;
+        }
+        fault->order = order;
+        fault->error = *err;
     }
 }
 
-static void unpin_locked(rp_loader *loader, struct batch *batch)
+void rp_batch_unpin_locked(rp_loader *loader, struct batch *batch)
 {
     if (batch->pinned) {
         for (int64_t i = 0; i < batch->n * loader->desc->n_cameras; i++) {
-            rp_index_unpin_locked(loader, batch->files[i]);
+            if (batch->files[i] >= 0) {
+                rp_index_unpin_locked(loader, batch->files[i]);
+            }
         }
         batch->pinned = false;
     }
 }
 
-/* `wants` more pictures of the batch are settled, written or failed; the last one publishes it. */
+static bool has_faults(const rp_loader *loader, const struct batch *batch)
+{
+    bool open = false;
+    for (int64_t i = 0; loader->options.substitute && i < batch->n && !open; i++) {
+        open = batch->fault[i].open;
+    }
+    return open;
+}
+
 void rp_batch_settle_locked(rp_loader *loader, struct batch *batch, int64_t wants)
 {
     batch->pending -= wants;
     assert(batch->pending >= 0);
-    if (batch->pending > 0 || batch->state != BATCH_FILLING) {
+    if (batch->pending > 0) {
         return;
     }
-    unpin_locked(loader, batch);
-    batch->state = BATCH_DONE;
     if (batch->cancelled) {
-        rp_batch_recycle_locked(loader, batch);
+        if (batch->state != BATCH_LOCATING && batch->state != BATCH_PULLING) {
+            rp_batch_recycle_locked(loader, batch);
+            rp_cond_broadcast(&loader->done);
+        }
+        return;
     }
+    if (batch->state != BATCH_FILLING) {
+        return;
+    }
+    if (batch->error_order == INT32_MAX && has_faults(loader, batch)) {
+        batch->state = BATCH_QUEUED;
+        batch->mending = true;
+        batch->chosen = false;
+        rp_cond_broadcast(&loader->work);
+        return;
+    }
+    rp_batch_unpin_locked(loader, batch);
+    batch->state = BATCH_DONE;
     rp_cond_broadcast(&loader->done);
 }
 
 /* A block stays with the free batch, for its next use: the arena's lock cannot be taken here. */
 void rp_batch_recycle_locked(rp_loader *loader, struct batch *batch)
 {
-    unpin_locked(loader, batch);
+    rp_batch_unpin_locked(loader, batch);
     if (batch->stream) {
         loader->stream_in_flight--;
+        loader->stream_due -= batch->due;
     }
-    batch->stream = false;
+    batch->stream = batch->due = false;
     batch->state = BATCH_FREE;
+}
+
+/* The samples that were replaced, by place. */
+static rp_status list_substitutes(rp_loader *loader, const struct batch *batch, rp_batch *handed,
+                                  struct rp_error *err)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; loader->options.substitute && i < batch->n; i++) {
+        n += batch->fault[i].wanted >= 0;
+    }
+    if (n == 0) {
+        return RP_OK;
+    }
+    handed->substitutes = rp_calloc((size_t)n, sizeof(*handed->substitutes));
+    if (handed->substitutes == NULL) {
+        RP_FAIL(err, RP_E_NOMEM, "out of memory for %lld replaced samples", (long long)n);
+    }
+    for (int64_t i = 0; i < batch->n; i++) {
+        const struct fault *fault = &batch->fault[i];
+        if (fault->wanted >= 0) {
+            handed->substitutes[handed->n_substitutes++] = (struct rp_substitute){
+                .place = i, .wanted = fault->wanted, .row = batch->rows[i], .error = fault->error};
+        }
+    }
+    rp_count(&loader->counters.substituted, n);
+    return RP_OK;
 }
 
 rp_status rp_batch_hand_over_locked(rp_loader *loader, struct batch *batch, rp_batch **out,
@@ -190,20 +294,27 @@ rp_status rp_batch_hand_over_locked(rp_loader *loader, struct batch *batch, rp_b
         if (handed == NULL) {
             status = rp_error_set(err, RP_E_NOMEM, "out of memory for a batch");
         }
+        else {
+            status = list_substitutes(loader, batch, handed, err);
+        }
     }
-    if (handed != NULL) {
-        *handed = (rp_batch){.block = batch->block,
-                             .n = batch->n,
-                             .position = batch->position,
-                             .rows = batch->rows,
-                             .field_offset = batch->offsets,
-                             .bytes = batch->bytes};
+    if (status != RP_OK) {
+        rp_free(handed);
+    }
+    else {
+        handed->block = batch->block;
+        handed->n = batch->n;
+        handed->done = batch->done;
+        handed->rows = batch->rows;
+        handed->field_offset = batch->offsets;
+        handed->bytes = batch->bytes;
         batch->block = NULL;
         batch->rows = NULL;
         batch->cap_rows = 0;
         batch->offsets = NULL;
         rp_count(&loader->counters.samples, handed->n);
         rp_count(&loader->counters.batches, 1);
+        loader->repeated += batch->repeated;
         *out = handed;
     }
     rp_batch_recycle_locked(loader, batch);
@@ -220,6 +331,7 @@ void rp_batch_free(rp_batch **out)
     rp_block_release(&batch->block);
     rp_free((void *)(uintptr_t)batch->rows);
     rp_free((void *)(uintptr_t)batch->field_offset);
+    rp_free(batch->substitutes);
     rp_free(batch);
 }
 
@@ -233,6 +345,7 @@ void rp_batches_free(rp_loader *loader)
         rp_free(batch->rows);
         rp_free(batch->times);
         rp_free(batch->files);
+        rp_free(batch->fault);
         rp_free(batch->offsets);
         rp_free(batch);
     }

@@ -18,8 +18,7 @@ rp_status rp_frame_cache_init(struct frame_cache *cache, size_t cap, struct rp_e
 
 static struct cached_frame **bucket_of(struct frame_cache *cache, int32_t file, int64_t sample)
 {
-    uint64_t h = ((uint64_t)(uint32_t)file << 40 ^ (uint64_t)sample) * 0x9E3779B97F4A7C15u;
-    return &cache->bucket[(h >> 32) & (cache->n_buckets - 1)];
+    return &cache->bucket[rp_place_hash(file, sample) & (cache->n_buckets - 1)];
 }
 
 static void unlink_age(struct frame_cache *cache, struct cached_frame *f)

@@ -29,6 +29,14 @@ static rp_status check_cameras(const struct rp_dataset_desc *desc, struct rp_err
 
 static rp_status check_desc(const struct rp_dataset_desc *desc, struct rp_error *err)
 {
+    if (desc->n_sets < 1) {
+        RP_FAIL(err, RP_E_ARG, "%d data sets", desc->n_sets);
+    }
+    for (int64_t i = 0; i < desc->n_runs && desc->run_set != NULL; i++) {
+        if (desc->run_set[i] < 0 || desc->run_set[i] >= desc->n_sets) {
+            RP_FAIL(err, RP_E_ARG, "data set number %d of %d", desc->run_set[i], desc->n_sets);
+        }
+    }
     if (desc->n_rows <= 0 || desc->n_runs <= 0 || desc->run_first[0] != 0 ||
         desc->run_first[desc->n_runs] != desc->n_rows) {
         RP_FAIL(err, RP_E_ARG, "the episodes do not cover the %lld rows", (long long)desc->n_rows);
@@ -48,7 +56,7 @@ static void notice_release(void *cookie)
     loader->releases++;
     for (struct batch *b = loader->batches; b != NULL; b = b->next) {
         if (b->state == BATCH_BLOCKED) {
-            b->state = BATCH_QUEUED;
+            b->state = BATCH_DUE;
         }
     }
     rp_cond_broadcast(&loader->work);
@@ -63,6 +71,7 @@ static rp_status init_parts(rp_loader *loader, struct rp_error *err)
     RP_TRY(rp_arena_new(loader->options.keep_bytes, loader->options.shared, &loader->arena, err));
     RP_TRY(rp_index_table_init(loader, err));
     RP_TRY(rp_frame_cache_init(&loader->frames, loader->options.frame_cache_bytes, err));
+    RP_TRY(rp_park_init(&loader->park, loader->options.parked_bytes, err));
     loader->heap_cap = 256;
     loader->heap = rp_calloc((size_t)loader->heap_cap, sizeof(struct run *));
     loader->n_buckets = RUN_BUCKETS;
@@ -144,7 +153,9 @@ static void loader_run_item(struct worker *worker, const struct item *item)
 {
     __atomic_store_n(&worker->doing, item->kind, __ATOMIC_RELAXED);
     switch (item->kind) {
-    case ITEM_PLAN: rp_plan_batch_work(worker, item->batch); break;
+    case ITEM_PULL: rp_pull_work(worker->loader, item->batch); break;
+    case ITEM_LOCATE: rp_locate_work(worker, item->batch); break;
+    case ITEM_FILL: rp_fill_work(worker, item->batch); break;
     case ITEM_INDEX: rp_index_work(worker->loader, item->file); break;
     case ITEM_RUN: rp_run_work(worker, item->run); break;
     case ITEM_NONE: break;
@@ -171,7 +182,7 @@ static void *work(void *arg)
         loader->busy--;
         loader->last_progress_ns = rp_now_ns();
         if (item.kind != ITEM_RUN) {
-            rp_cond_broadcast(&loader->work); /* a plan or an index makes work for others */
+            rp_cond_broadcast(&loader->work); /* rows, places and indexes make work for others */
         }
         if (!loader->stream_on || loader->closing) {
             rp_cond_broadcast(&loader->done); /* begin and close wait for items to end */
@@ -209,7 +220,7 @@ static rp_status start_workers(rp_loader *loader, struct rp_error *err)
 }
 
 /* Threads start at the first use, never at construction; callers that come meanwhile wait. */
-static rp_status start(rp_loader *loader, struct rp_error *err)
+rp_status rp_loader_start(rp_loader *loader, struct rp_error *err)
 {
     rp_lock_acquire(&loader->lock);
     while (loader->starting) {
@@ -229,7 +240,7 @@ static rp_status start(rp_loader *loader, struct rp_error *err)
     return status;
 }
 
-static rp_status check_usable(const rp_loader *loader, struct rp_error *err)
+rp_status rp_loader_check_usable(const rp_loader *loader, struct rp_error *err)
 {
     if (loader->fork_generation != rp_fork_generation()) {
         RP_FAIL(err, RP_E_CLOSED, "the loader belongs to a parent process");
@@ -249,9 +260,7 @@ static rp_status check_rows(const rp_loader *loader, const int64_t *rows, int64_
     return RP_OK;
 }
 
-/* Run one item in the caller's thread (num_threads = 0). False: nothing to do, or somebody else is
- * at it. */
-static bool work_as_caller_locked(rp_loader *loader)
+bool rp_loader_help_locked(rp_loader *loader)
 {
     if (loader->options.num_threads > 0 || loader->caller_works) {
         return false;
@@ -272,52 +281,15 @@ static bool work_as_caller_locked(rp_loader *loader)
     return true;
 }
 
-rp_status rp_loader_begin(rp_loader *loader, const int64_t *rows, int64_t count, int64_t batch_size,
-                          bool drop_last, struct rp_error *err)
-{
-    RP_TRY(check_usable(loader, err));
-    if (batch_size <= 0 || count < 0) {
-        RP_FAIL(err, RP_E_ARG, "batch_size = %lld, at least 1 is needed", (long long)batch_size);
-    }
-    size_t bytes;
-    RP_TRY(rp_loader_layout(loader, batch_size, NULL, &bytes, err));
-    RP_TRY(check_rows(loader, rows, count, err));
-    RP_TRY(start(loader, err));
-    rp_lock_acquire(&loader->lock);
-    rp_schedule_cancel_locked(loader);
-    while (loader->stream_in_flight > 0 && !loader->closing) {
-        if (!work_as_caller_locked(loader)) {
-            rp_cond_broadcast(&loader->work);
-            (void)rp_cond_wait(&loader->done, &loader->lock, rp_now_ns() + IDLE_WAIT_NS / 100);
-        }
-    }
-    if (loader->closing) {
-        rp_lock_release(&loader->lock);
-        RP_FAIL(err, RP_E_CLOSED, "the loader was closed");
-    }
-    loader->stream_rows = rows;
-    loader->stream_count = count;
-    loader->stream_batch = batch_size;
-    loader->stream_drop_last = drop_last;
-    loader->stream_at = loader->stream_taken = 0;
-    loader->stream_on = true;
-    loader->block_limit = loader->options.prefetch_batches + 1;
-    loader->blocks_mapped = 0;
-    loader->last_progress_ns = rp_now_ns();
-    rp_cond_broadcast(&loader->work);
-    rp_lock_release(&loader->lock);
-    return RP_OK;
-}
-
 rp_status rp_loader_submit(rp_loader *loader, const int64_t *rows, const double *times, int64_t n,
                            uint64_t *ticket, struct rp_error *err)
 {
-    RP_TRY(check_usable(loader, err));
+    RP_TRY(rp_loader_check_usable(loader, err));
     if (n <= 0) {
         RP_FAIL(err, RP_E_ARG, "a batch needs at least one row");
     }
     RP_TRY(check_rows(loader, rows, n, err));
-    RP_TRY(start(loader, err));
+    RP_TRY(rp_loader_start(loader, err));
     struct batch *batch;
     rp_lock_acquire(&loader->lock);
     rp_status status = rp_batch_take_free_locked(loader, &batch, err);
@@ -326,7 +298,6 @@ rp_status rp_loader_submit(rp_loader *loader, const int64_t *rows, const double 
     }
     if (status == RP_OK) {
         batch->ticket = *ticket = loader->next_ticket++;
-        batch->position = 0;
         batch->state = BATCH_QUEUED;
         loader->last_progress_ns = rp_now_ns();
         rp_cond_broadcast(&loader->work);
@@ -338,7 +309,9 @@ rp_status rp_loader_submit(rp_loader *loader, const int64_t *rows, const double 
 static const char *item_name(enum item_kind kind)
 {
     switch (kind) {
-    case ITEM_PLAN: return "planning";
+    case ITEM_PULL: return "ordering";
+    case ITEM_LOCATE: return "locating";
+    case ITEM_FILL: return "filling";
     case ITEM_INDEX: return "indexing";
     case ITEM_RUN: return "decoding";
     case ITEM_NONE: break;
@@ -357,12 +330,11 @@ static rp_status fail_stalled(const rp_loader *loader, int64_t stalled_ns, struc
         at += n > 0 ? (size_t)n : 0;
     }
     RP_FAIL(err, RP_E_STALLED, "no work item finished for %.0f s; threads:%s; %d decode runs wait",
-            (double)stalled_ns / 1e9, states, loader->heap_len);
+            (double)stalled_ns / 1e9, states, loader->runs_due);
 }
 
-/* Wait until the batch is done. RP_AGAIN: the slice is over. */
-static rp_status wait_done_locked(rp_loader *loader, struct batch *batch, int64_t slice_ns,
-                                  int64_t stall_ns, struct rp_error *err)
+rp_status rp_loader_wait_locked(rp_loader *loader, struct batch *batch, int64_t slice_ns,
+                                int64_t stall_ns, struct rp_error *err)
 {
     int64_t began = rp_now_ns();
     rp_status status = RP_OK;
@@ -373,7 +345,7 @@ static rp_status wait_done_locked(rp_loader *loader, struct batch *batch, int64_
         }
         if (batch->state == BATCH_BLOCKED) { /* the consumer keeps its batches: map one more */
             batch->may_grow = true;
-            batch->state = BATCH_QUEUED;
+            batch->state = BATCH_DUE;
             loader->last_progress_ns = rp_now_ns(); /* until now nobody was meant to work */
             rp_cond_broadcast(&loader->work);
         }
@@ -381,7 +353,7 @@ static rp_status wait_done_locked(rp_loader *loader, struct batch *batch, int64_
         if (now - began > slice_ns) {
             status = RP_AGAIN;
         }
-        else if (work_as_caller_locked(loader)) {
+        else if (rp_loader_help_locked(loader)) {
             continue;
         }
         else if (now - loader->last_progress_ns > stall_ns) {
@@ -392,67 +364,6 @@ static rp_status wait_done_locked(rp_loader *loader, struct batch *batch, int64_
         }
     }
     rp_count(&loader->counters.wait_ns, rp_now_ns() - began);
-    return status;
-}
-
-static struct batch *stream_front(rp_loader *loader)
-{
-    struct batch *front = NULL;
-    for (struct batch *b = loader->batches; b != NULL; b = b->next) {
-        if (b->state != BATCH_FREE && b->stream && !b->cancelled &&
-            (front == NULL || b->ticket < front->ticket)) {
-            front = b;
-        }
-    }
-    return front;
-}
-
-/* Batches not admitted yet count as the front too: the schedule lets them in. */
-static rp_status wait_front_locked(rp_loader *loader, int64_t slice_ns, struct batch **front,
-                                   struct rp_error *err)
-{
-    int64_t deadline = rp_now_ns() + slice_ns;
-    while ((*front = stream_front(loader)) == NULL) {
-        int64_t left = loader->stream_count - loader->stream_at;
-        if (!loader->stream_on || left <= 0 ||
-            (loader->stream_drop_last && left < loader->stream_batch)) {
-            return RP_END;
-        }
-        if (loader->closing) {
-            RP_FAIL(err, RP_E_CLOSED, "the loader was closed");
-        }
-        rp_cond_broadcast(&loader->work);
-        if (!work_as_caller_locked(loader) &&
-            !rp_cond_wait(&loader->done, &loader->lock,
-                          deadline < rp_now_ns() + 1000000 ? deadline : rp_now_ns() + 1000000) &&
-            rp_now_ns() > deadline) {
-            return RP_AGAIN;
-        }
-    }
-    return RP_OK;
-}
-
-rp_status rp_loader_next(rp_loader *loader, int64_t slice_ns, int64_t stall_ns, rp_batch **out,
-                         struct rp_error *err)
-{
-    RP_TRY(check_usable(loader, err));
-    struct batch *front;
-    rp_lock_acquire(&loader->lock);
-    rp_status status = wait_front_locked(loader, slice_ns, &front, err);
-    if (status == RP_OK) {
-        status = wait_done_locked(loader, front, slice_ns, stall_ns, err);
-    }
-    if (status == RP_OK) {
-        status = rp_batch_hand_over_locked(loader, front, out, err);
-        if (status != RP_OK) {
-            rp_schedule_cancel_locked(loader);
-        }
-        else {
-            loader->stream_taken += (*out)->n;
-        }
-        rp_cond_broadcast(&loader->work); /* room for the next batch */
-    }
-    rp_lock_release(&loader->lock);
     return status;
 }
 
@@ -468,7 +379,7 @@ static struct batch *find_ticket(rp_loader *loader, uint64_t ticket)
 rp_status rp_loader_take(rp_loader *loader, uint64_t ticket, int64_t slice_ns, int64_t stall_ns,
                          rp_batch **out, struct rp_error *err)
 {
-    RP_TRY(check_usable(loader, err));
+    RP_TRY(rp_loader_check_usable(loader, err));
     rp_lock_acquire(&loader->lock);
     struct batch *batch = find_ticket(loader, ticket);
     rp_status status;
@@ -477,7 +388,7 @@ rp_status rp_loader_take(rp_loader *loader, uint64_t ticket, int64_t slice_ns, i
             rp_error_set(err, RP_E_ARG, "no batch with ticket %llu", (unsigned long long)ticket);
     }
     else {
-        status = wait_done_locked(loader, batch, slice_ns, stall_ns, err);
+        status = rp_loader_wait_locked(loader, batch, slice_ns, stall_ns, err);
         if (status == RP_OK) {
             status = rp_batch_hand_over_locked(loader, batch, out, err);
         }
@@ -519,6 +430,9 @@ void rp_loader_stats(rp_loader *loader, struct rp_loader_stats *out)
     }
     rp_lock_acquire(&loader->lock);
     out->frame_cache_bytes = loader->frames.bytes;
+    out->parked_bytes = loader->park.bytes;
+    out->parked = loader->park.n;
+    out->repeated_tail = loader->repeated;
     out->index_bytes = loader->indexes.bytes;
     out->threads = loader->options.num_threads > 0 ? loader->n_workers : 0;
     rp_lock_release(&loader->lock);
@@ -571,6 +485,8 @@ void rp_loader_close(rp_loader **out)
     rp_schedule_free(loader);
     rp_index_table_free(loader);
     rp_frame_cache_free(&loader->frames);
+    rp_park_free(&loader->park);
+    rp_feed_free(&loader->feed);
     rp_free(loader->workers);
     rp_arena_close(&loader->arena);
     rp_files_free(&loader->files);

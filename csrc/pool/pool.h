@@ -6,8 +6,9 @@
  * num_threads = 0 it              runs the work items itself.
  * Locks: loader (items, batches in flight, pending decode runs, frame cache, index table), files
  * (descriptors), arena (free blocks). No thread holds two of them.
- * Work items, first batch in need first: plan (rows -> wanted pictures), index (MP4 header ->
- * index), run (one start key: bytes -> packets -> pictures -> batch). */
+ * Work items, first batch in need first: pull (feed -> rows), locate (rows -> wanted pictures),
+ * index (MP4 header -> index), fill (a block for the batch; columns), run (one start key: bytes ->
+ * packets -> pictures -> batches). */
 #ifndef RP_POOL_POOL_H
 #define RP_POOL_POOL_H
 
@@ -17,6 +18,7 @@
 #include "convert/convert.h"
 #include "demux/demux.h"
 #include "fetch/fetch.h"
+#include "pool/feed.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -24,7 +26,7 @@
 
 /* Frame offsets relative to the sample's row, clamped to its episode. */
 struct rp_window {
-    const int64_t *delta; /* rows */
+    const int64_t *delta; /* rows: n_sets times n */
     int n;                /* >= 1 */
 };
 
@@ -34,7 +36,7 @@ struct rp_camera {
     int height, width;       /* pixels as delivered */
     int channels;            /* 3 RGB, 1 depth */
     enum rp_pixel_type type;
-    const float *depth_table; /* 4096 values, or NULL */
+    const float *depth_table; /* n_sets times 4096 values, or NULL */
     const int32_t *run_file;  /* per run: file number */
     const double *run_start;  /* per run: seconds at which its first frame lies in the file */
     bool resize;              /* pictures of another size are resized, else refused */
@@ -59,9 +61,11 @@ struct rp_dataset_desc {
     int64_t n_runs;
     const int64_t *run_first;   /* n_runs + 1 row numbers: run k = rows [run_first[k], [k + 1]) */
     const int64_t *run_episode; /* the dataset's episode_index, for messages */
+    const int32_t *run_set;     /* which data set of a mixture a run is of; NULL: one set */
+    int n_sets;                 /* >= 1 */
     const int64_t *row_index;   /* the dataset's `index` of a row, for messages */
     const float *timestamp;     /* seconds in the episode, per row */
-    double tolerance;           /* seconds */
+    const double *tolerance;    /* seconds, per set */
     const struct rp_camera *camera;
     int n_cameras;
     const struct rp_column *column;
@@ -75,20 +79,33 @@ struct rp_loader_options {
     int prefetch_batches;     /* ready ahead of the consumer, >= 0 */
     bool shared;              /* blocks can be lent to other processes */
     size_t keep_bytes;        /* free batch memory kept for reuse */
-    size_t frame_cache_bytes; /* decoded pictures kept for rp_loader_get */
+    size_t frame_cache_bytes; /* decoded pictures kept for single reads */
+    size_t parked_bytes;      /* decoded pictures kept for batches of the stream to come */
     size_t index_bytes;       /* MP4 indexes kept */
     int max_decoders;         /* open decoders per thread */
+    bool substitute;          /* a sample that cannot be read is replaced, else an error */
 };
 
 typedef struct rp_loader rp_loader;
+
+/* A sample of a batch that could not be read, and what stands in its place: the next readable row
+ * of its episode, else the nearest one before, else the first one of the following episodes. */
+struct rp_substitute {
+    int64_t place;  /* in the batch */
+    int64_t wanted; /* row */
+    int64_t row;    /* delivered */
+    struct rp_error error;
+};
 
 /* A finished batch. Fields lie one behind the other in its block: cameras, columns, pads, each
  * 64-byte aligned at `field_offset`, samples contiguous inside a field. */
 typedef struct rp_batch {
     rp_block *block;
-    int64_t n;                  /* samples */
-    int64_t position;           /* samples of the stream before this batch */
-    const int64_t *rows;        /* n row numbers; owned by the batch */
+    int64_t n;                         /* samples */
+    int64_t done;                      /* of the stream's feed; 0 for a ticket */
+    const int64_t *rows;               /* n row numbers, as delivered; owned by the batch */
+    struct rp_substitute *substitutes; /* n_substitutes, by place; owned by the batch */
+    int64_t n_substitutes;
     const size_t *field_offset; /* n_cameras + n_columns + n_pads; owned by the batch */
     size_t bytes;               /* used bytes of the block */
 } rp_batch;
@@ -100,12 +117,13 @@ RP_CHECKED rp_status rp_loader_new(const struct rp_dataset_desc *desc,
                                    const struct rp_loader_options *options, rp_loader **out,
                                    struct rp_error *err);
 
-/* Start a stream: rows[0..count) in batches of batch_size, the last one shorter unless drop_last.
- * Ends the stream before. Owner: rows are borrowed until the next begin or close. Thread: one at a
- * time. Blocks: for work items under way (milliseconds). Errors: RP_E_ARG a row out of range, or
- * batch too large; RP_E_CLOSED; RP_E_NOMEM. */
-RP_CHECKED rp_status rp_loader_begin(rp_loader *loader, const int64_t *rows, int64_t count,
-                                     int64_t batch_size, bool drop_last, struct rp_error *err);
+/* Start a stream of the feed's batches; pictures of `ahead` batches beyond those being filled are
+ * looked up, so that a decode run serves them too. Ends the stream before. Owner: *feed is the
+ * loader's, also on failure, and nulled. Thread: one at a time. Blocks: for work items under way
+ * (milliseconds). Errors: RP_E_ARG a row out of range, batch too large, or ahead outside 0..65536;
+ * RP_E_CLOSED; RP_E_NOMEM. */
+RP_CHECKED rp_status rp_loader_begin(rp_loader *loader, rp_feed **feed, int64_t ahead,
+                                     struct rp_error *err);
 
 /* Take the stream's next batch. Owner: *out is the caller's (rp_batch_free). Thread: one at a time.
  * Blocks: up to slice_ns, then RP_AGAIN (so that the caller can look at signals).
@@ -139,7 +157,10 @@ struct rp_loader_stats {
     struct rp_counters counters;
     struct rp_arena_stats arena;
     int64_t frame_cache_bytes;
+    int64_t parked_bytes;
+    int64_t parked; /* pictures */
     int64_t index_bytes;
+    int64_t repeated_tail; /* slots of the stream given to a second rank */
     int threads;
 };
 void rp_loader_stats(rp_loader *loader, struct rp_loader_stats *out);

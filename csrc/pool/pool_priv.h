@@ -8,6 +8,8 @@
 #include "decode/decode.h"
 #include "demux/demux.h"
 #include "fetch/fetch.h"
+#include "pool/feed.h"
+#include "pool/keep_priv.h"
 #include "pool/pool.h"
 
 #define RP_NO_DEADLINE INT64_MAX
@@ -15,109 +17,108 @@
 struct batch;
 struct run;
 
-/* One picture to be written to one place. */
+/* One picture to be written to one place of a batch. Until its batch is due (has a block and is
+ * being filled) a want only says that the picture will be needed: a run that decodes its GOP
+ * parks the picture for it. Open: not settled yet; it then hangs on a run, or on a parked picture,
+ * or on nothing (it is scheduled when its batch is due). */
 struct want {
     struct batch *batch;
-    struct want *next; /* in its run */
-    void *to;
-    int64_t sample; /* decode index in the file */
-    int64_t pts;    /* ticks */
-    int64_t row;    /* row whose picture it is, for messages */
-    double time;    /* queried seconds */
+    struct want *next;     /* of its run, or of its parked picture */
+    struct run *run;       /* pending or under way; NULL: none */
+    struct parked *parked; /* its picture waits here */
+    rp_frame *frame;       /* held for conversion by the worker that fills or decodes */
+    void *to;              /* set when the batch is due */
+    int64_t sample;        /* decode index in the file */
+    int64_t key;           /* decode index of the start key */
+    int64_t pts;           /* ticks */
+    int64_t row;           /* row whose picture it is, for messages */
+    double time;           /* queried seconds */
     int32_t camera;
     int32_t order; /* place in the batch: errors of the lowest place win */
     int32_t file;
-    rp_frame *cached; /* found in the frame cache while planning */
-    bool written;
+    bool open;
+    bool direct;  /* the run under way converts it; else it captures the picture */
+    bool written; /* by the run under way */
+    bool evicted; /* its picture was parked and had to go */
 };
 
 /* All wants that start decoding at one key of one file. */
 struct run {
     struct run *next_hash; /* bucket chain; free list */
     struct want *wants;
-    uint64_t first_ticket; /* of the first batch in need */
+    uint64_t first_ticket; /* of the first batch that is due, NEVER_DUE: none is */
     int64_t key;           /* decode index of the start key */
     int32_t file;
     int32_t heap_at; /* place in the heap, -1: being worked on */
     bool keep;       /* decoded pictures go to the frame cache, none is skipped */
 };
 
+#define NEVER_DUE UINT64_MAX
+
 enum batch_state {
     BATCH_FREE,
-    BATCH_QUEUED,   /* to be planned */
-    BATCH_PLANNING, /* a worker plans it */
-    BATCH_BLOCKED,  /* waits for a free block */
-    BATCH_INDEXING, /* waits for indexes */
+    BATCH_PULLING,  /* a worker asks the feed for its rows */
+    BATCH_QUEUED,   /* to be located */
+    BATCH_LOCATING, /* a worker looks up its pictures */
+    BATCH_INDEXING, /* waits for indexes, then QUEUED again */
+    BATCH_LOCATED,  /* waits for its turn; its wants wait with it */
+    BATCH_DUE,      /* to be filled */
+    BATCH_STARTING, /* a worker takes a block, writes columns, schedules the wants */
+    BATCH_BLOCKED,  /* waits for a free block, then DUE again */
     BATCH_FILLING,  /* waits for its wants */
     BATCH_DONE
+};
+
+/* What became of a sample that could not be read. */
+struct fault {
+    int64_t wanted;        /* row, -1: none */
+    int64_t tried;         /* candidates looked at so far */
+    bool open;             /* the row in the batch could not be read: another is needed */
+    bool redo;             /* another was put there: it is to be located */
+    int32_t order;         /* of the error */
+    struct rp_error error; /* of the first row */
 };
 
 struct batch {
     struct batch *next; /* list of all batches */
     enum batch_state state;
-    uint64_t ticket; /* ascending: order of need */
-    bool stream;     /* belongs to the stream, else to a ticket */
-    bool cancelled;
-    bool may_grow; /* may map a new block */
-    bool pinned;   /* its files' indexes are pinned */
-    bool has_columns;
-    int64_t pending; /* wants not written yet */
-    struct want *want;
-    int64_t n_wants, cap_wants;
-    int64_t n;        /* samples */
-    int64_t position; /* of its first sample in the stream */
-    int64_t *rows;    /* n */
-    double *times;    /* n seconds, or NULL: the rows' own */
+    uint64_t ticket;   /* ascending: order of need */
+    bool stream;       /* belongs to the stream, else to a ticket */
+    bool cancelled;    /* nobody will take it */
+    bool abandoned;    /* it failed: nothing more is written into it */
+    bool due;          /* from DUE on: its wants are served at once */
+    bool may_grow;     /* may map a new block */
+    bool pinned;       /* its files' indexes are pinned */
+    bool located;      /* the wants are set; false: the batch failed before */
+    bool mending;      /* rows that could not be read are being replaced */
+    bool chosen;       /* while mending: the rows to try are in place */
+    int64_t pending;   /* open wants, and holds of workers */
+    struct want *want; /* n * wants_per_sample places */
+    int64_t cap_wants;
+    int64_t n;    /* samples */
+    int64_t done; /* of the feed */
+    int64_t repeated;
+    int64_t *rows; /* n */
+    double *times; /* n seconds, or NULL: the rows' own */
     int64_t cap_rows;
-    int32_t *files; /* n * cameras */
+    int32_t *files; /* n * cameras, -1: not pinned */
     int64_t cap_files;
+    struct fault *fault; /* n; NULL unless the loader substitutes */
+    int64_t cap_faults;
     size_t *offsets; /* of the fields */
     rp_block *block;
     size_t bytes;
     int32_t error_order;
-    struct rp_error error; /* error.code != 0: failed */
+    struct rp_error error; /* error_order != INT32_MAX: failed */
 };
 
-enum item_kind { ITEM_NONE, ITEM_PLAN, ITEM_INDEX, ITEM_RUN };
+enum item_kind { ITEM_NONE, ITEM_PULL, ITEM_LOCATE, ITEM_FILL, ITEM_INDEX, ITEM_RUN };
 
 struct item {
     enum item_kind kind;
     struct batch *batch;
     struct run *run;
     int32_t file;
-};
-
-enum index_state { INDEX_NONE, INDEX_QUEUED, INDEX_WORKING, INDEX_READY, INDEX_FAILED };
-
-struct index_entry {
-    enum index_state state;
-    int32_t pins; /* plans and runs that use it */
-    uint64_t last_use;
-    rp_index *index;
-    struct rp_error *error; /* when FAILED */
-};
-
-struct index_table {
-    struct index_entry *entry; /* n_files */
-    int32_t *queue;            /* ring of files to index, n_files places */
-    int32_t queue_head, queue_len;
-    int32_t working; /* queued or worked on */
-    int64_t bytes;
-    uint64_t clock;
-};
-
-struct cached_frame {
-    struct cached_frame *next_hash, *newer, *older;
-    rp_frame *frame;
-    int64_t sample;
-    int32_t file;
-};
-
-struct frame_cache {
-    struct cached_frame **bucket; /* n_buckets, a power of two; NULL: cache off */
-    struct cached_frame *newest, *oldest;
-    int64_t bytes, cap;
-    uint32_t n_buckets;
 };
 
 /* What one thread owns while it runs items. */
@@ -148,17 +149,19 @@ struct rp_loader {
     /* guarded by lock: */
     struct batch *batches; /* all, in flight or free */
     struct run **heap;     /* by (first_ticket, file, key) */
-    int32_t heap_len, heap_cap;
+    int32_t heap_len, heap_cap, runs_due;
     struct run **bucket; /* pending runs by (file, key); n_buckets a power of two */
     uint32_t n_buckets;
     struct run *free_runs;
     struct index_table indexes;
     struct frame_cache frames;
-    const int64_t *stream_rows;
-    int64_t stream_count, stream_at, stream_batch; /* stream_at: first row not admitted */
-    int64_t stream_taken;                          /* samples handed over */
-    int stream_in_flight;
-    bool stream_drop_last, stream_on;
+    struct park park;
+    rp_feed *feed; /* of the stream; used by the worker whose batch is PULLING */
+    int64_t ahead; /* batches located beyond those that are due */
+    int64_t repeated;
+    int stream_in_flight; /* batches of the stream that are not free */
+    int stream_due;       /* of those: due */
+    bool stream_on, pulling, feed_ended;
     uint64_t next_ticket;
     int64_t last_progress_ns;
     int busy;              /* items under way */

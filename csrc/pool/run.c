@@ -19,10 +19,22 @@ struct decoding {
     struct want *alone; /* the only want to serve; NULL: all of the run */
 };
 
+/* A run serves wants of batches that are being filled (direct: it converts) and of batches to come
+ * (it captures their picture, which is parked when the run ends). */
+
 static int by_pts(const void *a, const void *b)
 {
     const struct want *x = *(struct want *const *)a, *y = *(struct want *const *)b;
     return x->pts < y->pts ? -1 : x->pts > y->pts;
+}
+
+static const float *depth_table(const struct rp_dataset_desc *desc, const struct want *want)
+{
+    const float *table = desc->camera[want->camera].depth_table;
+    if (table == NULL || desc->run_set == NULL) {
+        return table;
+    }
+    return table + (ptrdiff_t)4096 * rp_desc_set_of(desc, rp_desc_run_of(desc, want->row));
 }
 
 rp_status rp_want_convert(struct worker *worker, const struct want *want, const rp_frame *frame,
@@ -41,7 +53,7 @@ rp_status rp_want_convert(struct worker *worker, const struct want *want, const 
                                .height = camera->height,
                                .row_stride = camera->width * element,
                                .plane_stride = (ptrdiff_t)camera->width * camera->height * element,
-                               .depth_table = camera->depth_table};
+                               .depth_table = depth_table(worker->loader->desc, want)};
     if (camera->channels == 3 && image->format == RP_PIX_GRAY12) {
         RP_FAIL(err, RP_E_FORMAT, "the video holds depth, info.json declares RGB");
     }
@@ -112,24 +124,30 @@ static int64_t first_want(const struct decoding *d, int64_t pts)
 static rp_status deliver(struct decoding *d, rp_frame *frame, struct rp_error *err)
 {
     rp_loader *loader = d->worker->loader;
-    int64_t pts = rp_frame_pts(frame), began = rp_now_ns(), delivered = 0;
+    int64_t pts = rp_frame_pts(frame), began = rp_now_ns(), served = 0, delivered = 0;
     rp_status status = RP_OK;
     for (int64_t i = first_want(d, pts); i < d->n && d->want[i]->pts == pts; i++) {
-        if (d->want[i]->written) {
+        struct want *want = d->want[i];
+        if (want->written) {
             status = rp_error_set(err, RP_E_DECODE, "the decoder returned a picture twice");
         }
+        else if (want->direct) {
+            status = rp_want_convert(d->worker, want, frame, err);
+            delivered += status == RP_OK;
+        }
         else {
-            status = rp_want_convert(d->worker, d->want[i], frame, err);
+            want->frame = rp_frame_ref(frame);
         }
         if (status != RP_OK) {
             break;
         }
-        d->want[i]->written = true;
-        delivered++;
+        want->written = true;
+        served++;
+        rp_count(&loader->counters.redecoded, want->evicted);
     }
-    d->left -= delivered;
+    d->left -= served;
     rp_count(&loader->counters.decoded, 1);
-    rp_count(&loader->counters.preroll, delivered == 0);
+    rp_count(&loader->counters.preroll, served == 0);
     rp_count(&loader->counters.delivered, delivered);
     rp_count(&loader->counters.convert_ns, rp_now_ns() - began);
     return status;
@@ -294,28 +312,119 @@ static rp_status judge_want(const struct decoding *d, const struct rp_error *fai
     return decode_run(&one, err);
 }
 
-static void settle_wants(struct decoding *d, rp_status outcome, const struct rp_error *err)
+void rp_wants_convert(struct worker *worker, struct want *wants)
 {
-    rp_loader *loader = d->worker->loader;
-    struct want *want = d->run->wants;
-    while (want != NULL) {
-        struct want *next = want->next; /* a settled want may be reused at once */
-        rp_status status = RP_OK;
-        struct rp_error located;
-        if (outcome != RP_OK) {
-            status = judge_want(d, err, want, &located);
-        }
+    rp_loader *loader = worker->loader;
+    while (wants != NULL) {
+        struct want *want = wants;
+        wants = want->next; /* a settled want may be reused at once */
+        struct rp_error err;
+        rp_error_clear(&err);
+        int64_t began = rp_now_ns();
+        rp_frame *frame = want->frame;
+        rp_status status = rp_want_convert(worker, want, frame, &err);
+        rp_count(&loader->counters.convert_ns, rp_now_ns() - began);
+        rp_count(&loader->counters.delivered, status == RP_OK);
         if (status != RP_OK) {
-            rp_want_locate(loader, want, &located);
+            rp_want_locate(loader, want, &err);
         }
         rp_lock_acquire(&loader->lock);
         if (status != RP_OK) {
-            rp_batch_fail_locked(want->batch, want->order, &located);
+            rp_batch_fail_locked(loader, want->batch, want->order, &err);
         }
+        want->frame = NULL; /* until here it says that the want is in a worker's hands */
+        want->open = false;
         rp_batch_settle_locked(loader, want->batch, 1);
         rp_lock_release(&loader->lock);
+        rp_frame_unref(&frame);
+    }
+}
+
+/* A want that the run converts: written, or failed. */
+static void settle_direct(struct decoding *d, struct want *want, rp_status outcome,
+                          const struct rp_error *err)
+{
+    rp_loader *loader = d->worker->loader;
+    rp_status status = RP_OK;
+    struct rp_error located;
+    if (outcome != RP_OK) {
+        status = judge_want(d, err, want, &located);
+    }
+    if (status != RP_OK) {
+        rp_want_locate(loader, want, &located);
+    }
+    rp_lock_acquire(&loader->lock);
+    if (status != RP_OK) {
+        rp_batch_fail_locked(loader, want->batch, want->order, &located);
+    }
+    want->run = NULL;
+    want->open = false;
+    rp_batch_settle_locked(loader, want->batch, 1);
+    rp_lock_release(&loader->lock);
+}
+
+/* A want whose batch began to be filled while the run went on without its picture. */
+static void need_again_locked(rp_loader *loader, struct want *want)
+{
+    struct rp_error err;
+    rp_error_clear(&err);
+    if (rp_schedule_want_locked(loader, want, &err) != RP_OK) {
+        rp_want_locate(loader, want, &err);
+        rp_batch_fail_locked(loader, want->batch, want->order, &err);
+        want->open = false;
+        rp_batch_settle_locked(loader, want->batch, 1);
+    }
+}
+
+/* A want of a batch to come. *late grows by it if that batch is being filled by now and its picture
+ * is here. An error of the run is not its error: it is decoded again when it is needed. */
+static void settle_captured(struct decoding *d, struct want *want, struct want **late)
+{
+    rp_loader *loader = d->worker->loader;
+    rp_frame *spare = NULL;
+    rp_lock_acquire(&loader->lock);
+    struct batch *batch = want->batch;
+    want->run = NULL;
+    if (batch->cancelled || batch->abandoned) {
+        spare = want->frame;
+        want->frame = NULL;
+        want->open = false;
+        rp_batch_settle_locked(loader, batch, 1);
+    }
+    else if (batch->state == BATCH_FILLING) {
+        if (want->frame != NULL) {
+            want->next = *late;
+            *late = want;
+        }
+        else {
+            need_again_locked(loader, want);
+        }
+    }
+    else if (want->frame != NULL) {
+        spare = want->frame;
+        rp_park_put_locked(loader, want);
+        want->frame = NULL;
+    }
+    struct parked *dead = rp_park_dead_locked(&loader->park);
+    rp_lock_release(&loader->lock);
+    rp_frame_unref(&spare);
+    rp_park_bury(loader, dead);
+}
+
+static void settle_wants(struct decoding *d, rp_status outcome, const struct rp_error *err)
+{
+    struct want *want = d->run->wants, *late = NULL;
+    while (want != NULL) {
+        struct want *next = want->next; /* a settled want may be reused at once */
+        if (want->direct) {
+            settle_direct(d, want, outcome, err);
+        }
+        else {
+            settle_captured(d, want, &late);
+        }
         want = next;
     }
+    rp_wants_convert(d->worker, late);
 }
 
 void rp_run_work(struct worker *worker, struct run *run)

@@ -3,13 +3,12 @@
 #include <assert.h>
 
 /* Pending runs stand in a heap by (first batch in need, file, key) and in a hash table by (file,
- * key), so that wants of later batches join a run that has not begun. */
+ * key), so that wants of later batches join a run that has not begun. Runs that only batches to
+ * come would use stand at its end and are not begun. */
 
-static uint32_t bucket_of(const rp_loader *loader, int32_t file, int64_t key)
+static struct run **bucket_of(const rp_loader *loader, int32_t file, int64_t key)
 {
-    uint64_t h = ((uint64_t)(uint32_t)file << 40) ^ (uint64_t)key;
-    h *= 0x9E3779B97F4A7C15u;
-    return (uint32_t)(h >> 32) & (loader->n_buckets - 1);
+    return &loader->bucket[rp_place_hash(file, key) & (loader->n_buckets - 1)];
 }
 
 static bool comes_first(const struct run *a, const struct run *b)
@@ -71,7 +70,8 @@ static void detach(rp_loader *loader, struct run *run)
         sift_down(loader, last);
     }
     run->heap_at = -1;
-    struct run **link = &loader->bucket[bucket_of(loader, run->file, run->key)];
+    loader->runs_due -= run->first_ticket != NEVER_DUE;
+    struct run **link = bucket_of(loader, run->file, run->key);
     while (*link != run) {
         link = &(*link)->next_hash;
     }
@@ -108,8 +108,8 @@ static rp_status new_run(rp_loader *loader, int32_t file, int64_t key, struct ru
             RP_FAIL(err, RP_E_NOMEM, "out of memory for a decode run");
         }
     }
-    *run = (struct run){.file = file, .key = key, .first_ticket = UINT64_MAX};
-    struct run **bucket = &loader->bucket[bucket_of(loader, file, key)];
+    *run = (struct run){.file = file, .key = key, .first_ticket = NEVER_DUE};
+    struct run **bucket = bucket_of(loader, file, key);
     run->next_hash = *bucket;
     *bucket = run;
     place(loader, run, loader->heap_len++);
@@ -117,21 +117,30 @@ static rp_status new_run(rp_loader *loader, int32_t file, int64_t key, struct ru
     return RP_OK;
 }
 
-rp_status rp_schedule_want_locked(rp_loader *loader, struct want *want, int32_t file, int64_t key,
-                                  struct rp_error *err)
+void rp_schedule_need_locked(rp_loader *loader, struct run *run, uint64_t ticket)
 {
-    struct run *run = loader->bucket[bucket_of(loader, file, key)];
-    while (run != NULL && (run->file != file || run->key != key)) {
+    if (ticket < run->first_ticket) {
+        loader->runs_due += run->first_ticket == NEVER_DUE;
+        run->first_ticket = ticket;
+        sift_up(loader, run);
+    }
+}
+
+rp_status rp_schedule_want_locked(rp_loader *loader, struct want *want, struct rp_error *err)
+{
+    struct run *run = *bucket_of(loader, want->file, want->key);
+    while (run != NULL && (run->file != want->file || run->key != want->key)) {
         run = run->next_hash;
     }
     if (run == NULL) {
-        RP_TRY(new_run(loader, file, key, &run, err));
+        RP_TRY(new_run(loader, want->file, want->key, &run, err));
     }
     want->next = run->wants;
+    want->run = run;
+    want->written = false;
     run->wants = want;
-    if (want->batch->ticket < run->first_ticket) {
-        run->first_ticket = want->batch->ticket;
-        sift_up(loader, run);
+    if (want->batch->state == BATCH_FILLING) {
+        rp_schedule_need_locked(loader, run, want->batch->ticket);
     }
     if (!want->batch->stream && want->batch->n == 1) {
         run->keep = loader->frames.bucket != NULL;
@@ -145,106 +154,165 @@ void rp_schedule_release_run_locked(rp_loader *loader, struct run *run)
     loader->free_runs = run;
 }
 
-static struct batch *first_queued(rp_loader *loader)
+static struct batch *first_in(const rp_loader *loader, enum batch_state state)
 {
     struct batch *first = NULL;
     for (struct batch *b = loader->batches; b != NULL; b = b->next) {
-        if (b->state == BATCH_QUEUED && (first == NULL || b->ticket < first->ticket)) {
+        if (b->state == state && (first == NULL || b->ticket < first->ticket)) {
             first = b;
         }
     }
     return first;
 }
 
-/* Let the stream's next batch in. False: nothing to let in now. */
-static bool admit(rp_loader *loader)
+/* The stream's batches take their turns in their order, as many at a time as there is room for. */
+static void give_turns(rp_loader *loader)
 {
     int room = loader->options.prefetch_batches > 0 ? loader->options.prefetch_batches : 1;
-    int64_t left = loader->stream_count - loader->stream_at;
-    if (!loader->stream_on || loader->stream_in_flight >= room || left <= 0 ||
-        (loader->stream_drop_last && left < loader->stream_batch)) {
-        return false;
+    while (loader->stream_due < room) {
+        struct batch *first = NULL;
+        for (struct batch *b = loader->batches; b != NULL; b = b->next) {
+            if (b->state != BATCH_FREE && b->stream && !b->due && !b->cancelled &&
+                (first == NULL || b->ticket < first->ticket)) {
+                first = b;
+            }
+        }
+        if (first == NULL || first->state != BATCH_LOCATED) {
+            return;
+        }
+        first->state = BATCH_DUE;
+        first->due = true;
+        loader->stream_due++;
+    }
+}
+
+/* Let the stream's next batch in. NULL: nothing to let in now. */
+static struct batch *admit(rp_loader *loader)
+{
+    int room = loader->options.prefetch_batches > 0 ? loader->options.prefetch_batches : 1;
+    if (!loader->stream_on || loader->feed_ended || loader->pulling ||
+        loader->stream_in_flight >= room + loader->ahead) {
+        return NULL;
     }
     struct batch *batch;
     if (rp_batch_take_free_locked(loader, &batch, NULL) != RP_OK) {
-        return false; /* memory is short: tried again when the next item ends */
-    }
-    int64_t n = left < loader->stream_batch ? left : loader->stream_batch;
-    if (rp_batch_set_rows(batch, loader->stream_rows + loader->stream_at, NULL, n, NULL) != RP_OK) {
-        return false; /* likewise */
+        return NULL; /* memory is short: tried again when the next item ends */
     }
     batch->stream = true;
     batch->ticket = (uint64_t)1 << 63 | loader->next_ticket++;
-    batch->position = loader->stream_at;
-    batch->state = BATCH_QUEUED;
-    loader->stream_at += n;
+    batch->state = BATCH_PULLING;
+    loader->pulling = true;
     loader->stream_in_flight++;
-    return true;
+    return batch;
 }
 
-/* Whether an earlier batch of the stream is being planned. */
-static bool earlier_in_planning(const rp_loader *loader, const struct batch *batch)
+/* Whether an earlier batch of the stream is about to be filled. */
+static bool earlier_starts(const rp_loader *loader, const struct batch *batch)
 {
     for (const struct batch *b = loader->batches; b != NULL; b = b->next) {
-        if (b->state == BATCH_PLANNING && b->ticket < batch->ticket) {
+        if (b->state == BATCH_STARTING && b->ticket < batch->ticket) {
             return true;
         }
     }
     return false;
 }
 
-/* Planning comes first, since later batches then join runs that have not begun; but while blocks
- * are still being mapped, an earlier batch goes before the mapping of a later one: fresh pages are
- * slow, and the first batch should not share the kernel with the second. */
-static bool plan_goes_first(const rp_loader *loader, const struct batch *batch)
+/* Filling comes before decoding; but while blocks are still being mapped, an earlier batch goes
+ * before the mapping of a later one: fresh pages are slow, and the first batch should not share the
+ * kernel with the second. */
+static bool fill_goes_first(const rp_loader *loader, const struct batch *batch)
 {
     if (batch->block != NULL || !batch->stream || loader->blocks_mapped >= loader->block_limit) {
         return true;
     }
-    if (earlier_in_planning(loader, batch)) {
+    if (earlier_starts(loader, batch)) {
         return false;
     }
-    return loader->heap_len < 2 * (loader->n_workers + 1) ||
+    return loader->runs_due < 2 * (loader->n_workers + 1) ||
            batch->ticket < loader->heap[0]->first_ticket;
+}
+
+static struct item pop_index(rp_loader *loader)
+{
+    struct index_table *table = &loader->indexes;
+    int32_t file = table->queue[table->queue_head];
+    table->queue_head = (table->queue_head + 1) % loader->desc->n_files;
+    table->queue_len--;
+    table->entry[file].state = INDEX_WORKING;
+    return (struct item){.kind = ITEM_INDEX, .file = file};
+}
+
+static struct item pop_run(rp_loader *loader)
+{
+    struct run *run = loader->heap[0];
+    detach(loader, run);
+    for (struct want *want = run->wants; want != NULL; want = want->next) {
+        want->direct = want->batch->state == BATCH_FILLING;
+    }
+    return (struct item){.kind = ITEM_RUN, .run = run};
 }
 
 struct item rp_schedule_pop_locked(rp_loader *loader)
 {
-    while (admit(loader)) {
+    if (loader->indexes.queue_len > 0) {
+        return pop_index(loader);
     }
-    struct index_table *table = &loader->indexes;
-    if (table->queue_len > 0) {
-        int32_t file = table->queue[table->queue_head];
-        table->queue_head = (table->queue_head + 1) % loader->desc->n_files;
-        table->queue_len--;
-        table->entry[file].state = INDEX_WORKING;
-        return (struct item){.kind = ITEM_INDEX, .file = file};
+    give_turns(loader);
+    struct batch *batch = first_in(loader, BATCH_DUE);
+    if (batch != NULL && fill_goes_first(loader, batch)) {
+        batch->state = BATCH_STARTING;
+        batch->pending++; /* the worker holds it */
+        return (struct item){.kind = ITEM_FILL, .batch = batch};
     }
-    struct batch *batch = first_queued(loader);
-    if (batch != NULL && plan_goes_first(loader, batch)) {
-        batch->state = BATCH_PLANNING;
-        return (struct item){.kind = ITEM_PLAN, .batch = batch};
+    batch = first_in(loader, BATCH_QUEUED);
+    if (batch != NULL) {
+        batch->state = BATCH_LOCATING;
+        return (struct item){.kind = ITEM_LOCATE, .batch = batch};
     }
-    if (loader->heap_len > 0) {
-        struct run *run = loader->heap[0];
-        detach(loader, run);
-        return (struct item){.kind = ITEM_RUN, .run = run};
+    batch = admit(loader);
+    if (batch != NULL) {
+        return (struct item){.kind = ITEM_PULL, .batch = batch};
+    }
+    if (loader->heap_len > 0 && loader->heap[0]->first_ticket != NEVER_DUE) {
+        return pop_run(loader);
     }
     return (struct item){.kind = ITEM_NONE};
 }
 
-static void drop_cancelled_wants(rp_loader *loader, struct run *run)
+static void take_off_run(rp_loader *loader, struct want *want)
 {
+    struct run *run = want->run;
     struct want **link = &run->wants;
-    while (*link != NULL) {
-        struct want *want = *link;
-        if (want->batch->cancelled) {
-            *link = want->next;
-            rp_batch_settle_locked(loader, want->batch, 1);
+    while (*link != want) {
+        link = &(*link)->next;
+    }
+    *link = want->next;
+    want->run = NULL;
+    if (run->wants == NULL) {
+        detach(loader, run);
+        rp_schedule_release_run_locked(loader, run);
+    }
+}
+
+void rp_schedule_drop_wants_locked(rp_loader *loader, struct batch *batch)
+{
+    int64_t n = batch->located ? batch->n * loader->wants_per_sample : 0, dropped = 0;
+    for (int64_t w = 0; w < n; w++) {
+        struct want *want = &batch->want[w];
+        if (!want->open || (want->run != NULL && want->run->heap_at < 0) || want->frame != NULL) {
+            continue; /* settled, or in a worker's hands */
         }
-        else {
-            link = &want->next;
+        if (want->run != NULL) {
+            take_off_run(loader, want);
         }
+        if (want->parked != NULL) {
+            rp_park_drop_locked(&loader->park, want);
+        }
+        want->open = false;
+        dropped++;
+    }
+    if (dropped > 0) {
+        rp_batch_settle_locked(loader, batch, dropped);
     }
 }
 
@@ -253,25 +321,26 @@ void rp_schedule_cancel_locked(rp_loader *loader)
 {
     loader->stream_on = false;
     for (struct batch *b = loader->batches; b != NULL; b = b->next) {
-        b->cancelled = b->state != BATCH_FREE && (b->cancelled || b->stream);
-        if (b->cancelled && b->stream &&
-            (b->state == BATCH_QUEUED || b->state == BATCH_BLOCKED || b->state == BATCH_INDEXING ||
-             b->state == BATCH_DONE)) {
+        if (b->state == BATCH_FREE || !b->stream) {
+            continue;
+        }
+        b->cancelled = true;
+        switch (b->state) {
+        case BATCH_LOCATED:
+        case BATCH_DUE:
+        case BATCH_BLOCKED:
+        case BATCH_STARTING:
+        case BATCH_FILLING: rp_schedule_drop_wants_locked(loader, b); break;
+        case BATCH_FREE:
+        case BATCH_PULLING: /* whoever works on it ends it */
+        case BATCH_LOCATING:
+        case BATCH_QUEUED:
+        case BATCH_INDEXING:
+        case BATCH_DONE: break;
+        }
+        if (b->pending == 0 && b->state != BATCH_FREE && b->state != BATCH_PULLING &&
+            b->state != BATCH_LOCATING) {
             rp_batch_recycle_locked(loader, b);
-        }
-    }
-    for (int32_t i = loader->heap_len - 1; i >= 0; i--) {
-        drop_cancelled_wants(loader, loader->heap[i]);
-    }
-    for (int32_t i = 0; i < loader->heap_len;) {
-        struct run *run = loader->heap[i];
-        if (run->wants == NULL) {
-            detach(loader, run);
-            rp_schedule_release_run_locked(loader, run);
-            i = 0; /* the heap moved; runs without wants are few, the loop is not hot */
-        }
-        else {
-            i++;
         }
     }
 }

@@ -17,6 +17,11 @@ int64_t rp_desc_run_of(const struct rp_dataset_desc *desc, int64_t row)
     return lo;
 }
 
+int32_t rp_desc_set_of(const struct rp_dataset_desc *desc, int64_t run)
+{
+    return desc->run_set != NULL ? desc->run_set[run] : 0;
+}
+
 int64_t rp_desc_window_row(const struct rp_dataset_desc *desc, int64_t run, int64_t row,
                            int64_t delta, bool *outside)
 {
@@ -28,6 +33,12 @@ int64_t rp_desc_window_row(const struct rp_dataset_desc *desc, int64_t run, int6
     return at < first ? first : at > last ? last : at;
 }
 
+static const int64_t *deltas_of(const struct rp_dataset_desc *desc, const struct rp_window *window,
+                                int64_t run)
+{
+    return window->delta + (ptrdiff_t)rp_desc_set_of(desc, run) * window->n;
+}
+
 static void write_column(const struct rp_dataset_desc *desc, const struct rp_column *column,
                          const struct batch *batch, uint8_t *to)
 {
@@ -35,9 +46,10 @@ static void write_column(const struct rp_dataset_desc *desc, const struct rp_col
     for (int64_t i = 0; i < batch->n; i++) {
         int64_t row = batch->rows[i];
         int64_t run = rp_desc_run_of(desc, row);
+        const int64_t *delta = deltas_of(desc, &column->window, run);
         for (int d = 0; d < column->window.n; d++, to += size) {
             bool outside;
-            int64_t at = rp_desc_window_row(desc, run, row, column->window.delta[d], &outside);
+            int64_t at = rp_desc_window_row(desc, run, row, delta[d], &outside);
             memcpy(to, column->data + (size_t)at * size, size);
         }
     }
@@ -49,9 +61,10 @@ static void write_pad(const struct rp_dataset_desc *desc, const struct rp_window
     for (int64_t i = 0; i < batch->n; i++) {
         int64_t row = batch->rows[i];
         int64_t run = rp_desc_run_of(desc, row);
+        const int64_t *delta = deltas_of(desc, window, run);
         for (int d = 0; d < window->n; d++) {
             bool outside;
-            (void)rp_desc_window_row(desc, run, row, window->delta[d], &outside); /* flag only */
+            (void)rp_desc_window_row(desc, run, row, delta[d], &outside); /* flag only */
             *to++ = outside;
         }
     }

@@ -4,34 +4,82 @@
 
 #include "pool/pool_priv.h"
 
+/* Spread of (file, sample or key) over hash buckets. */
+static inline uint32_t rp_place_hash(int32_t file, int64_t at)
+{
+    uint64_t h = ((uint64_t)(uint32_t)file << 40) ^ (uint64_t)at;
+    return (uint32_t)((h * 0x9E3779B97F4A7C15u) >> 32);
+}
+
+/* loader.c: for those that wait. */
+RP_CHECKED rp_status rp_loader_check_usable(const rp_loader *loader, struct rp_error *err);
+RP_CHECKED rp_status rp_loader_start(rp_loader *loader, struct rp_error *err);
+/* Run one item in the caller's thread (num_threads = 0). False: nothing to do, or somebody else is
+ * at it. */
+bool rp_loader_help_locked(rp_loader *loader);
+/* Wait until the batch is done. RP_AGAIN: the slice is over. */
+RP_CHECKED rp_status rp_loader_wait_locked(rp_loader *loader, struct batch *batch, int64_t slice_ns,
+                                           int64_t stall_ns, struct rp_error *err);
+
+/* stream.c: rows of the stream's next batch. */
+void rp_pull_work(rp_loader *loader, struct batch *batch);
+
 /* batch.c: batches in flight. `_locked` needs the lock; rp_batch_reserve needs none (the batch is
  * the caller's). */
 RP_CHECKED rp_status rp_batch_take_free_locked(rp_loader *loader, struct batch **out,
                                                struct rp_error *err);
-RP_CHECKED rp_status rp_batch_reserve(const rp_loader *loader, struct batch *batch,
-                                      struct rp_error *err);
+RP_CHECKED rp_status rp_batch_room(struct batch *batch, int64_t n, struct rp_error *err);
 RP_CHECKED rp_status rp_batch_set_rows(struct batch *batch, const int64_t *rows,
                                        const double *times, int64_t n, struct rp_error *err);
-void rp_batch_fail_locked(struct batch *batch, int32_t order, const struct rp_error *err);
+RP_CHECKED rp_status rp_batch_reserve(const rp_loader *loader, struct batch *batch,
+                                      struct rp_error *err);
+void rp_batch_unpin_locked(rp_loader *loader, struct batch *batch);
+/* An error of the sample that the wanted picture `order` belongs to; `order` 0 may also be an error
+ * of the whole batch. */
+void rp_batch_fail_locked(rp_loader *loader, struct batch *batch, int32_t order,
+                          const struct rp_error *err);
+/* `wants` open wants or holds are settled, written or failed; the last one publishes the batch, or
+ * sends it to have rows replaced. */
 void rp_batch_settle_locked(rp_loader *loader, struct batch *batch, int64_t wants);
 void rp_batch_recycle_locked(rp_loader *loader, struct batch *batch);
 RP_CHECKED rp_status rp_batch_hand_over_locked(rp_loader *loader, struct batch *batch,
                                                rp_batch **out, struct rp_error *err);
 void rp_batches_free(rp_loader *loader);
 
-/* table.c: columns and pads of a batch; no lock, the batch is being planned. */
+/* table.c: columns and pads of a batch; no lock, the batch is being filled. */
 void rp_batch_write_columns(const rp_loader *loader, struct batch *batch);
 int64_t rp_desc_run_of(const struct rp_dataset_desc *desc, int64_t row);
+int32_t rp_desc_set_of(const struct rp_dataset_desc *desc, int64_t run);
 int64_t rp_desc_window_row(const struct rp_dataset_desc *desc, int64_t run, int64_t row,
                            int64_t delta, bool *outside);
 
 /* schedule.c: which item next. */
 struct item rp_schedule_pop_locked(rp_loader *loader);
-RP_CHECKED rp_status rp_schedule_want_locked(rp_loader *loader, struct want *want, int32_t file,
-                                             int64_t key, struct rp_error *err);
+/* Hang an open want on the run of its key. */
+RP_CHECKED rp_status rp_schedule_want_locked(rp_loader *loader, struct want *want,
+                                             struct rp_error *err);
+/* A want of this pending run is needed now. */
+void rp_schedule_need_locked(rp_loader *loader, struct run *run, uint64_t ticket);
+/* Settle all open wants of a batch but those on runs under way. */
+void rp_schedule_drop_wants_locked(rp_loader *loader, struct batch *batch);
 void rp_schedule_release_run_locked(rp_loader *loader, struct run *run);
 void rp_schedule_cancel_locked(rp_loader *loader);
 void rp_schedule_free(rp_loader *loader);
+
+/* park.c: decoded pictures for batches to come. */
+RP_CHECKED rp_status rp_park_init(struct park *park, size_t cap, struct rp_error *err);
+/* Hang the want on the picture if it is parked. */
+bool rp_park_find_locked(struct park *park, struct want *want);
+/* Park want->frame (a further reference is taken; the caller gives its own back) and hang the want
+ * on it. If memory is short the want hangs on nothing, or on a run. */
+void rp_park_put_locked(rp_loader *loader, struct want *want);
+/* The picture a want hangs on, to be given back by the caller; the want hangs on nothing. */
+RP_CHECKED rp_frame *rp_park_take_locked(struct park *park, struct want *want);
+void rp_park_drop_locked(struct park *park, struct want *want);
+/* Pictures that nobody wants any more: taken with the lock, given back by rp_park_bury without. */
+RP_CHECKED struct parked *rp_park_dead_locked(struct park *park);
+void rp_park_bury(rp_loader *loader, struct parked *dead);
+void rp_park_free(struct park *park);
 
 /* index_table.c: the files' MP4 indexes. */
 RP_CHECKED rp_status rp_index_table_init(rp_loader *loader, struct rp_error *err);
@@ -51,11 +99,15 @@ RP_CHECKED struct cached_frame *rp_frame_cache_put_locked(struct frame_cache *ca
 void rp_frame_cache_drop(struct cached_frame *dead);
 void rp_frame_cache_free(struct frame_cache *cache);
 
-/* plan_batch.c and run.c: the work itself. Entered without the lock. */
-void rp_plan_batch_work(struct worker *worker, struct batch *batch);
+/* locate.c, fill.c and run.c: the work itself. Entered without the lock. */
+void rp_locate_work(struct worker *worker, struct batch *batch);
+void rp_fill_work(struct worker *worker, struct batch *batch);
 void rp_run_work(struct worker *worker, struct run *run);
+void rp_want_place(const rp_loader *loader, const struct batch *batch, struct want *want);
 RP_CHECKED rp_status rp_want_convert(struct worker *worker, const struct want *want,
                                      const rp_frame *frame, struct rp_error *err);
 void rp_want_locate(const rp_loader *loader, const struct want *want, struct rp_error *err);
+/* Convert the held pictures of a list of open wants, give them back, settle. */
+void rp_wants_convert(struct worker *worker, struct want *wants);
 
 #endif

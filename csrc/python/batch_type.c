@@ -135,11 +135,32 @@ static PyObject *batch_rows(PyObject *object, void *unused)
     return rows;
 }
 
-static PyObject *batch_position(PyObject *object, void *unused)
+static PyObject *batch_done(PyObject *object, void *unused)
 {
     (void)unused; /* no closure */
     const struct batch_object *self = (struct batch_object *)(void *)object;
-    return PyLong_FromLongLong(self->batch == NULL ? 0 : self->batch->position);
+    return PyLong_FromLongLong(self->batch == NULL ? 0 : self->batch->done);
+}
+
+static PyObject *batch_substitutes(PyObject *object, PyObject *unused)
+{
+    (void)unused; /* METH_NOARGS */
+    const struct batch_object *self = (struct batch_object *)(void *)object;
+    struct module_state *state = rp_state_of(Py_TYPE(object));
+    PyObject *list = state == NULL ? NULL : PyList_New(0);
+    for (int64_t i = 0; list != NULL && i < self->batch->n_substitutes; i++) {
+        const struct rp_substitute *s = &self->batch->substitutes[i];
+        PyObject *error = rp_exception(state, &s->error);
+        PyObject *entry = error == NULL
+                              ? NULL
+                              : Py_BuildValue("LLLN", (long long)s->place, (long long)s->wanted,
+                                              (long long)s->row, error);
+        if (entry == NULL || PyList_Append(list, entry) < 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(entry);
+    }
+    return list;
 }
 
 static PyObject *batch_lend(PyObject *object, PyObject *unused)
@@ -184,6 +205,10 @@ static PyMethodDef batch_methods[] = {
      "arrays($self, /)\n--\n\n"
      "The fields as writable NumPy arrays (n, ...), without a copy. They keep the\n"
      "batch's memory; it is reused when the last of them is gone."},
+    {"substitutes", batch_substitutes, METH_NOARGS,
+     "substitutes($self, /)\n--\n\n"
+     "Samples that could not be read: [(place in the batch, wanted row, row in its place,\n"
+     "exception), ...]."},
     {"lend", batch_lend, METH_NOARGS,
      "lend($self, /)\n--\n\n"
      "Hand the memory to another process: (fd, block id, bytes, samples, field\n"
@@ -193,7 +218,8 @@ static PyMethodDef batch_methods[] = {
 
 static PyGetSetDef batch_getset[] = {
     {"rows", batch_rows, NULL, "Row numbers, int64 (n,), a copy.", NULL},
-    {"position", batch_position, NULL, "Samples of the stream before this batch.", NULL},
+    {"done", batch_done, NULL,
+     "Positions of the stream's feed that all ranks have with this batch; 0 for get().", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 
 static PyType_Slot batch_slots[] = {{Py_tp_dealloc, batch_dealloc},

@@ -29,6 +29,10 @@ extern PyType_Spec rp_feed_spec;
 /* State of the module that made `type`; NULL with an exception when it is gone. */
 struct module_state *rp_state_of(PyTypeObject *type);
 
+/* What `err` says as an object of a class of reelpool.errors: a new reference, or NULL with an
+ * exception. */
+PyObject *rp_exception(struct module_state *state, const struct rp_error *err);
+
 /* Raise what `err` says as a class of reelpool.errors. Always returns NULL. */
 PyObject *rp_raise(struct module_state *state, const struct rp_error *err);
 

@@ -50,7 +50,7 @@ static PyObject *coordinates(const struct rp_error *err)
     return dict;
 }
 
-PyObject *rp_raise(struct module_state *state, const struct rp_error *err)
+PyObject *rp_exception(struct module_state *state, const struct rp_error *err)
 {
     if (state->from_core == NULL) {
         PyObject *errors = PyImport_ImportModule("reelpool.errors");
@@ -70,6 +70,12 @@ PyObject *rp_raise(struct module_state *state, const struct rp_error *err)
     PyObject *error = PyObject_CallFunction(state->from_core, "ssO", rp_status_name(err->code),
                                             err->what, coords);
     Py_DECREF(coords);
+    return error;
+}
+
+PyObject *rp_raise(struct module_state *state, const struct rp_error *err)
+{
+    PyObject *error = rp_exception(state, err);
     if (error != NULL) {
         PyErr_SetObject((PyObject *)Py_TYPE(error), error);
         Py_DECREF(error);

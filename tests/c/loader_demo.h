@@ -13,6 +13,7 @@ enum { ROWS = 184, RUNS = 4, FILES = 4 };
 enum { FRONT = 3 * 320 * 240, WRIST = 3 * 192 * 144 }; /* bytes of a picture */
 
 static const int64_t no_delta[1] = {0};
+static const double demo_tolerance[1] = {0.01};
 
 /* A descriptor with all that it points to; tests change it before they open a loader. */
 struct demo {
@@ -72,7 +73,8 @@ static void demo_init(struct demo *d)
                                        .run_episode = d->run_episode,
                                        .row_index = d->row_index,
                                        .timestamp = d->timestamp,
-                                       .tolerance = 0.01,
+                                       .tolerance = demo_tolerance,
+                                       .n_sets = 1,
                                        .camera = d->camera,
                                        .n_cameras = 2,
                                        .column = d->column,
@@ -97,6 +99,14 @@ static RP_UNUSED rp_loader *open_loader(const struct demo *d, struct rp_loader_o
     rp_loader *loader = NULL;
     REQUIRE_OK(rp_loader_new(&d->desc, &options, &loader, &err), &err);
     return loader;
+}
+
+static RP_UNUSED rp_status begin_rows(rp_loader *loader, const int64_t *rows, int64_t count,
+                                      int64_t batch, bool drop_last, struct rp_error *err)
+{
+    rp_feed *feed = NULL;
+    RP_TRY(rp_feed_new_rows(rows, count, batch, drop_last, &feed, err));
+    return rp_loader_begin(loader, &feed, 0, err);
 }
 
 #endif

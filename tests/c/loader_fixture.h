@@ -90,13 +90,13 @@ static RP_UNUSED void check_stream(const struct demo *d, rp_loader *loader, cons
 {
     struct rp_error err;
     rp_error_clear(&err);
-    REQUIRE_OK(rp_loader_begin(loader, rows, count, size, drop_last, &err), &err);
+    REQUIRE_OK(begin_rows(loader, rows, count, size, drop_last, &err), &err);
     int64_t at = 0;
     rp_batch *batch = NULL;
     rp_status status;
     while ((status = next_batch(loader, &batch, &err)) == RP_OK) {
         int64_t n = count - at < size ? count - at : size;
-        (void)CHECK_EQ(batch->position, at);
+        (void)CHECK_EQ(batch->done, at + n);
         bool good = check_batch(d, batch, rows + at, n);
         rp_batch_free(&batch);
         REQUIRE(good);

@@ -104,7 +104,7 @@ RP_TEST(a_consumer_may_keep_all_batches)
         rp_loader *loader = open_loader(&demo, demo_options(threads, 2));
         struct rp_error err;
         rp_error_clear(&err);
-        REQUIRE_OK(rp_loader_begin(loader, rows, 96, 8, false, &err), &err);
+        REQUIRE_OK(begin_rows(loader, rows, 96, 8, false, &err), &err);
         rp_batch *kept[12] = {0};
         for (int i = 0; i < 12; i++) {
             REQUIRE_OK(next_batch(loader, &kept[i], &err), &err);
@@ -128,7 +128,7 @@ RP_TEST(blocks_grow_only_for_who_waits)
     rp_loader *loader = open_loader(&demo, demo_options(2, 2));
     struct rp_error err;
     rp_error_clear(&err);
-    REQUIRE_OK(rp_loader_begin(loader, rows, 96, 8, false, &err), &err);
+    REQUIRE_OK(begin_rows(loader, rows, 96, 8, false, &err), &err);
     rp_batch *kept[2] = {0};
     REQUIRE_OK(next_batch(loader, &kept[0], &err), &err);
     REQUIRE_OK(next_batch(loader, &kept[1], &err), &err);
@@ -334,13 +334,13 @@ RP_TEST(what_makes_no_sense_is_refused)
     rp_error_clear(&err);
     static const int64_t bad[3] = {0, ROWS, -1};
     uint64_t ticket = 0;
-    (void)CHECK_STATUS(rp_loader_begin(loader, bad, 2, 1, false, &err), RP_E_ARG, &err);
+    (void)CHECK_STATUS(begin_rows(loader, bad, 2, 1, false, &err), RP_E_ARG, &err);
     rp_error_clear(&err);
-    (void)CHECK_STATUS(rp_loader_begin(loader, bad + 2, 1, 1, false, &err), RP_E_ARG, &err);
+    (void)CHECK_STATUS(begin_rows(loader, bad + 2, 1, 1, false, &err), RP_E_ARG, &err);
     rp_error_clear(&err);
-    (void)CHECK_STATUS(rp_loader_begin(loader, bad, 1, 0, false, &err), RP_E_ARG, &err);
+    (void)CHECK_STATUS(begin_rows(loader, bad, 1, 0, false, &err), RP_E_ARG, &err);
     rp_error_clear(&err);
-    (void)CHECK_STATUS(rp_loader_begin(loader, bad, 1, INT64_MAX, false, &err), RP_E_ARG, &err);
+    (void)CHECK_STATUS(begin_rows(loader, bad, 1, INT64_MAX, false, &err), RP_E_ARG, &err);
     rp_error_clear(&err);
     (void)CHECK_STATUS(rp_loader_submit(loader, bad, NULL, 2, &ticket, &err), RP_E_ARG, &err);
     rp_error_clear(&err);

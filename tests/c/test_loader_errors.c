@@ -56,7 +56,7 @@ static void check_failing_stream(int threads, int64_t count, int64_t size, int64
 {
     rp_loader *loader = open_loader(&demo, demo_options(threads, 4));
     rp_error_clear(err);
-    REQUIRE_OK(rp_loader_begin(loader, rows, count, size, false, err), err);
+    REQUIRE_OK(begin_rows(loader, rows, count, size, false, err), err);
     rp_batch *batch = NULL;
     for (int64_t i = 0; i < bad; i++) {
         REQUIRE_OK(next_batch(loader, &batch, err), err);
@@ -256,7 +256,7 @@ RP_TEST(a_picture_of_another_size_is_refused)
     rp_loader *loader = open_loader(&demo, demo_options(1, 1));
     struct rp_error err;
     rp_error_clear(&err);
-    REQUIRE_OK(rp_loader_begin(loader, rows, 1, 1, false, &err), &err);
+    REQUIRE_OK(begin_rows(loader, rows, 1, 1, false, &err), &err);
     rp_batch *batch = NULL;
     (void)CHECK_STATUS(next_batch(loader, &batch, &err), RP_E_FORMAT, &err);
     (void)CHECK_CONTAINS(err.what, "192x144");
@@ -281,7 +281,7 @@ static void use_loader(void *arg)
     uint64_t ticket[2] = {0};
     rp_status status = rp_loader_new(&demo.desc, &options, &loader, &err);
     if (status == RP_OK) {
-        status = rp_loader_begin(loader, rows, 12, 4, false, &err);
+        status = begin_rows(loader, rows, 12, 4, false, &err);
     }
     if (status == RP_OK) {
         status = rp_loader_submit(loader, rows, NULL, 1, &ticket[0], &err);

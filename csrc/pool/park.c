@@ -1,0 +1,232 @@
+#include "pool/work_priv.h"
+
+#include <assert.h>
+
+#define BUCKETS 2048
+
+rp_status rp_park_init(struct park *park, size_t cap, struct rp_error *err)
+{
+    park->bucket = rp_calloc(BUCKETS, sizeof(struct parked *));
+    park->cap_n = 64;
+    park->all = rp_calloc((size_t)park->cap_n, sizeof(struct parked *));
+    if (park->bucket == NULL || park->all == NULL) {
+        RP_FAIL(err, RP_E_NOMEM, "out of memory for decoded pictures that wait");
+    }
+    park->n_buckets = BUCKETS;
+    park->cap = (int64_t)cap;
+    return RP_OK;
+}
+
+static struct parked **bucket_of(struct park *park, int32_t file, int64_t sample)
+{
+    return &park->bucket[rp_place_hash(file, sample) & (park->n_buckets - 1)];
+}
+
+static struct parked *find(struct park *park, int32_t file, int64_t sample)
+{
+    struct parked *p = *bucket_of(park, file, sample);
+    while (p != NULL && (p->file != file || p->sample != sample)) {
+        p = p->next_hash;
+    }
+    return p;
+}
+
+static void claim(struct parked *entry, struct want *want)
+{
+    want->next = entry->wants;
+    want->parked = entry;
+    entry->wants = want;
+}
+
+bool rp_park_find_locked(struct park *park, struct want *want)
+{
+    struct parked *entry = find(park, want->file, want->sample);
+    if (entry != NULL) {
+        claim(entry, want);
+    }
+    return entry != NULL;
+}
+
+/* Out of table and list; the entry keeps its picture. */
+static void detach(struct park *park, struct parked *entry)
+{
+    struct parked **link = bucket_of(park, entry->file, entry->sample);
+    while (*link != entry) {
+        link = &(*link)->next_hash;
+    }
+    *link = entry->next_hash;
+    struct parked *last = park->all[--park->n];
+    park->all[entry->at] = last;
+    last->at = entry->at;
+    park->bytes -= (int64_t)rp_frame_bytes(entry->frame);
+}
+
+/* The picture cannot be given back under the lock. */
+static void bury(struct park *park, struct parked *entry)
+{
+    entry->next_hash = park->dead;
+    park->dead = entry;
+}
+
+static void unclaim(struct want *want)
+{
+    struct want **link = &want->parked->wants;
+    while (*link != want) {
+        link = &(*link)->next;
+    }
+    *link = want->next;
+    want->next = NULL;
+    want->parked = NULL;
+}
+
+rp_frame *rp_park_take_locked(struct park *park, struct want *want)
+{
+    struct parked *entry = want->parked;
+    unclaim(want);
+    if (entry->wants != NULL) {
+        return rp_frame_ref(entry->frame);
+    }
+    detach(park, entry);
+    rp_frame *frame = entry->frame;
+    entry->frame = NULL;
+    entry->next_hash = park->free;
+    park->free = entry;
+    return frame;
+}
+
+void rp_park_drop_locked(struct park *park, struct want *want)
+{
+    struct parked *entry = want->parked;
+    unclaim(want);
+    if (entry->wants == NULL) {
+        detach(park, entry);
+        bury(park, entry);
+    }
+}
+
+static uint64_t next_use(const struct parked *entry)
+{
+    uint64_t next = NEVER_DUE;
+    for (const struct want *w = entry->wants; w != NULL; w = w->next) {
+        next = w->batch->ticket < next ? w->batch->ticket : next;
+    }
+    return next;
+}
+
+/* Let go of the pictures that are needed last, until the rest fits. Their wants go back to the
+ * schedule: whoever decodes that GOP next may serve them. */
+static void evict(rp_loader *loader)
+{
+    struct park *park = &loader->park;
+    while (park->bytes > park->cap && park->n > 0) {
+        struct parked *last = NULL;
+        uint64_t use = 0;
+        for (int32_t i = 0; i < park->n; i++) {
+            uint64_t next = next_use(park->all[i]);
+            if (last == NULL || next > use) {
+                last = park->all[i];
+                use = next;
+            }
+        }
+        detach(park, last);
+        bury(park, last);
+        while (last->wants != NULL) {
+            struct want *want = last->wants;
+            unclaim(want);
+            want->evicted = true;
+            if (rp_schedule_want_locked(loader, want, NULL) != RP_OK) {
+                want->run = NULL; /* scheduled when its batch is due */
+            }
+        }
+    }
+}
+
+/* A place in the list and an entry, or NULL: then the picture is decoded again. */
+static struct parked *new_entry(struct park *park)
+{
+    if (park->n == park->cap_n) {
+        struct parked **grown = rp_realloc(park->all, (size_t)park->cap_n * 2, sizeof(*grown));
+        if (grown == NULL) {
+            return NULL;
+        }
+        park->all = grown;
+        park->cap_n *= 2;
+    }
+    struct parked *entry = park->free;
+    if (entry != NULL) {
+        park->free = entry->next_hash;
+        return entry;
+    }
+    return rp_calloc(1, sizeof(*entry));
+}
+
+void rp_park_put_locked(rp_loader *loader, struct want *want)
+{
+    struct park *park = &loader->park;
+    struct parked *entry = find(park, want->file, want->sample);
+    rp_frame *frame = want->frame;
+    if (entry == NULL) {
+        entry = new_entry(park);
+        if (entry == NULL) {
+            return; /* the want keeps nothing; its caller gives the picture back */
+        }
+        struct parked **bucket = bucket_of(park, want->file, want->sample);
+        *entry = (struct parked){.next_hash = *bucket,
+                                 .frame = rp_frame_ref(frame),
+                                 .sample = want->sample,
+                                 .file = want->file,
+                                 .at = park->n};
+        *bucket = entry;
+        park->all[park->n++] = entry;
+        park->bytes += (int64_t)rp_frame_bytes(frame);
+    }
+    claim(entry, want);
+    rp_count(&loader->counters.parked, 1);
+    evict(loader);
+}
+
+struct parked *rp_park_dead_locked(struct park *park)
+{
+    struct parked *dead = park->dead;
+    park->dead = NULL;
+    return dead;
+}
+
+void rp_park_bury(rp_loader *loader, struct parked *dead)
+{
+    if (dead == NULL) {
+        return;
+    }
+    struct parked *last = NULL;
+    for (struct parked *p = dead; p != NULL; p = p->next_hash) {
+        rp_frame_unref(&p->frame);
+        last = p;
+    }
+    rp_lock_acquire(&loader->lock);
+    last->next_hash = loader->park.free;
+    loader->park.free = dead;
+    rp_lock_release(&loader->lock);
+}
+
+static void free_list(struct parked *list)
+{
+    while (list != NULL) {
+        struct parked *next = list->next_hash;
+        rp_frame_unref(&list->frame);
+        rp_free(list);
+        list = next;
+    }
+}
+
+void rp_park_free(struct park *park)
+{
+    for (int32_t i = 0; i < park->n; i++) {
+        park->all[i]->next_hash = NULL;
+        free_list(park->all[i]);
+    }
+    free_list(park->free);
+    free_list(park->dead);
+    rp_free(park->bucket);
+    rp_free(park->all);
+    *park = (struct park){0};
+}
