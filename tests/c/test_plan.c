@@ -3,6 +3,7 @@
 #include "harness.h"
 
 #include "base/rng.h"
+#include "order_cases.h"
 #include "pool/plan.h"
 
 enum { MOST = 8192 };
@@ -182,58 +183,21 @@ static void check_order(const struct rp_run *runs, size_t n_runs, const struct r
     REQUIRE_(CHECK_MEM(got, want, (size_t)count * sizeof(*got)));
 }
 
-static uint64_t state;
-
-static int64_t pick(int64_t lo, int64_t hi)
-{
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return lo + (int64_t)((state >> 33) % (uint64_t)(hi - lo + 1));
-}
-
-static struct rp_order_params random_params(int64_t count)
-{
-    struct rp_order_params p = {.seed = (uint64_t)pick(0, INT32_MAX) << 33 | 5,
-                                .epoch = (uint32_t)pick(0, 9),
-                                .lanes = pick(1, count + 1),
-                                .unit = pick(0, 3) == 0 ? 0 : pick(1, 90),
-                                .window = pick(1, 2 * count),
-                                .visit = pick(1, 5),
-                                .span = pick(0, 20)};
-    if (pick(0, 1) == 0) {
-        p.lanes = pick(1, 4);
-    }
-    p.gop = p.visit + pick(0, 12);
-    return p;
-}
-
 RP_TEST(random_parameters_follow_the_definition)
 {
-    state = 1;
+    case_state = 1;
     for (int round = 0; round < 600; round++) {
-        struct rp_run runs[6];
-        size_t n_runs = (size_t)pick(1, 6);
-        int64_t id = pick(0, 5), count = 0;
-        for (size_t r = 0; r < n_runs; r++) {
-            runs[r] = (struct rp_run){id, pick(0, 1) * pick(0, 40), pick(1, 60)};
-            id += runs[r].length + pick(0, 1) * pick(0, 9);
-            count += runs[r].length;
-        }
-        struct rp_order_params p = random_params(count);
-        check_order(runs, n_runs, &p);
+        struct order_case c = random_case(60);
+        check_order(c.runs, c.n_runs, &c.params);
     }
 }
 
 RP_TEST(awkward_sizes_follow_the_definition)
 {
-    static const int64_t sizes[] = {1,   2,   3,   5,   7,   31,  32,  33,  63,  64,  65,
-                                    127, 128, 129, 211, 255, 256, 257, 509, 511, 512, 513};
-    state = 2;
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        for (int round = 0; round < 4; round++) {
-            struct rp_run run = {pick(0, 1) * ((int64_t)1 << 40), pick(0, 3), sizes[i]};
-            struct rp_order_params p = random_params(sizes[i]);
-            check_order(&run, 1, &p);
-        }
+    case_state = 2;
+    for (size_t i = 0; i < 4 * AWKWARD_SIZES; i++) {
+        struct order_case c = awkward_case(i);
+        check_order(c.runs, c.n_runs, &c.params);
     }
 }
 
@@ -281,7 +245,7 @@ static int by_lane(const void *a, const void *b, void *lanes)
 
 RP_TEST(slices_of_all_ranks_are_the_batch)
 {
-    state = 3;
+    case_state = 3;
     for (int round = 0; round < 2000; round++) {
         int64_t lanes = pick(1, 70), p = pick(0, 300), n = pick(1, 100), world = pick(1, 12);
         int64_t at = 0, out[128];
@@ -339,6 +303,13 @@ RP_TEST(what_makes_no_sense_is_refused)
     static const struct rp_order_params p = {0, 0, 1, 64, 100, 1, 1, 0};
     rp_error_clear(&err);
     (void)CHECK_STATUS(rp_order_rows(&huge, 1, &p, got, &err), RP_E_ARG, &err);
+    /* units that 32 bits do not count, and a unit that they do not measure */
+    static const struct rp_order_params small = {0, 0, 65536, 1, 100, 1, 1, 0};
+    static const struct rp_order_params whole = {0, 0, 65536, 0, 100, 1, 1, 0};
+    rp_error_clear(&err);
+    (void)CHECK_STATUS(rp_order_rows(&huge, 1, &small, got, &err), RP_E_ARG, &err);
+    rp_error_clear(&err);
+    (void)CHECK_STATUS(rp_order_rows(&huge, 1, &whole, got, &err), RP_E_ARG, &err);
 }
 
 static void order_some(void *arg)
