@@ -28,7 +28,7 @@ demo: setup
 	$(VENV) -m reelpool bench $(ROOT) --out_dir demo_out
 
 bench: setup
-	$(VENV) -m reelpool bench $(ROOT) --repeats 5 --out_dir bench_out
+	$(VENV) -m reelpool bench $(ROOT) --scenario local --repeats 5 --out_dir bench_out
 
 # Clips of every codec and layout; without the ffmpeg program the tests that want them skip.
 build/clips/.made: tests/data/make_clips.py

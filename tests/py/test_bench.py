@@ -172,7 +172,7 @@ def _streams(facts, monkeypatch, *words: str) -> tuple[list, list]:
 
 def _one_file(facts: scenarios.Facts) -> scenarios.Facts:
     """As if every camera had one video file."""
-    videos = {camera: ("one.mp4", 0) for camera in facts.cameras}
+    videos = dict.fromkeys(facts.cameras, ("one.mp4", 0))
     episodes = [e | {"videos": videos} for e in facts.episodes]
     return dataclasses.replace(facts, episodes=episodes)
 

@@ -129,6 +129,20 @@ def test_the_page_is_one_file_with_every_section():
         ElementTree.fromstring(svg)
 
 
+def test_worker_scaling_needs_several_counts():
+    def measured(loader, workers, rate):
+        case = scenarios.Case("reelpool", loader, "single", "stream", "uint8", 16, workers, "p")
+        return session.Result(case, figures={"decoded_frames_per_s": rate})
+
+    assert report._scaling([measured("threads", 0, 5.0), measured("workers", 2, 4.0)]) == []
+    title, chart = report._scaling([measured("workers", n, 4.0 * n) for n in (4, 1, 2)])
+    assert "Worker scaling" in title
+    (line,) = re.findall(r'<path d="M([^"]*L[^"]*)"', chart)
+    x = [float(point.split()[0]) for point in line.split("L")]
+    assert len(x) == 3
+    assert x == sorted(x)
+
+
 def test_the_chart_is_drawn_from_result_files(tmp_path):
     result = _result()
     record = result.case.labels() | result.figures

@@ -192,7 +192,7 @@ def _workers(args: argparse.Namespace, facts: Facts, reader: str, order: str) ->
         return args.num_workers
     if reader == "lerobot ":
         # 0.6.1 gives a worker nothing unless each of its shards (16 at most) holds several files.
-        most = facts.data_files // min(facts.data_files, 16)
+        most = max(1, facts.data_files // 16)
         return tuple(dict.fromkeys(min(n, most) for n in args.num_workers))
     if reader == "reelpool " and not args.workers_given:
         return tuple(dict.fromkeys((1, *args.num_workers)))
