@@ -95,9 +95,10 @@ class VideoDecoder:
         camera = ("video", height, width, channels, pixel, zero, np.zeros(1, np.int32),
                   np.zeros(1), None, False)  # fmt: skip
         return load_core().Engine(
-            [os.fsencode(self.path)], np.append(zero, one), zero, zero, np.zeros(1, np.float32),
-            self.tolerance_of_engine, [camera], [], [], [(kind, (channels, height, width))], 0, 0,
-            False, 64 << 20, FRAME_CACHE_BYTES, INDEX_BYTES, DECODERS_PER_THREAD,
+            [os.fsencode(self.path)], np.append(zero, one), zero, None, zero,
+            np.zeros(1, np.float32), np.full(1, self.tolerance_of_engine), [camera], [], [],
+            [(kind, (channels, height, width))], 0, 0, False, 64 << 20, FRAME_CACHE_BYTES, 0,
+            INDEX_BYTES, DECODERS_PER_THREAD, False,
         )  # fmt: skip
 
     # Times are matched to stored ones before they reach the engine.
