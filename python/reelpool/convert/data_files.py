@@ -1,0 +1,64 @@
+"""New Parquet files: one row group per episode, columns as the sources have them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..errors import FormatError, make_error
+from .source import Source
+
+
+def write_data(source: Source, first: int, stop: int, part: Path) -> None:
+    """Write the rows of episodes [first, stop). Holds one episode in memory.
+
+    Raises FormatError, StorageError's cause (OSError).
+    """
+    schema = describe(source.schema, source.images)
+    with pq.ParquetWriter(part, schema, compression="snappy", use_dictionary=True) as writer:
+        for episode in range(first, stop):
+            try:
+                table = source.read_table(episode).replace_schema_metadata(schema.metadata)
+            except pa.ArrowException as error:
+                rel = source.data_file(episode)
+                text = f"{rel}: {error}"
+                raise make_error(FormatError, text, file=rel, episode=episode) from error
+            writer.write_table(table, row_group_size=max(1, table.num_rows))
+
+
+def describe(schema: pa.Schema, images: list[str] | tuple[str, ...] = ()) -> pa.Schema:
+    """`schema` with the types as the `datasets` library notes them; unchanged if it has no name
+    for one of them.
+    """
+    features: dict[str, Any] = {}
+    for field in schema:
+        kind = {"_type": "Image"} if field.name in images else _feature(field.type)
+        if kind is None:
+            return schema
+        features[field.name] = kind
+    text = json.dumps({"info": {"features": features}})
+    return schema.with_metadata({"huggingface": text})
+
+
+def _feature(kind: pa.DataType) -> Any:
+    """A type as `datasets` writes it, or None if it has no plain name there."""
+    types = pa.types
+    if types.is_fixed_size_list(kind):
+        inner = _feature(kind.value_type)
+        return inner and {"feature": inner, "length": kind.list_size, "_type": "List"}
+    if types.is_list(kind):
+        inner = _feature(kind.value_type)
+        return inner and {"feature": inner, "_type": "List"}
+    if types.is_struct(kind):
+        fields = {kind.field(i).name: _feature(kind.field(i).type) for i in range(kind.num_fields)}
+        return None if None in fields.values() else fields
+    if types.is_float32(kind) or types.is_float64(kind) or types.is_float16(kind):
+        return {"dtype": f"float{kind.bit_width}", "_type": "Value"}
+    plain = types.is_integer(kind) or types.is_boolean(kind) or types.is_string(kind)
+    if plain or types.is_large_string(kind) or types.is_binary(kind):
+        return {"dtype": str(kind), "_type": "Value"}
+    return None

@@ -1,0 +1,98 @@
+"""Files that are whole or absent after a power cut: written beside, synced, renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ..errors import StorageError, make_error
+
+PART = ".part"  # ends the name of every file that is not finished
+_BLOCK = 1 << 20
+_ADVICE = {
+    errno.ENOSPC: "Free some space and run the same command again: finished files are kept",
+    errno.EDQUOT: "Free some space and run the same command again: finished files are kept",
+    errno.EACCES: "Check the permissions of the folder",
+    errno.EPERM: "Check the permissions of the folder",
+    errno.EROFS: "The file system is read-only: choose another place by --out-dir or --work-dir",
+}
+
+
+def storage_error(error: OSError, path: object) -> StorageError:
+    """A StorageError that names `path` and says what to do."""
+    advice = _ADVICE.get(error.errno or 0, "Check the disk")
+    text = f"{path}: {error.strerror or error}\n  {advice}"
+    return make_error(StorageError, text, file=str(path), status=error.errno)
+
+
+@contextlib.contextmanager
+def storing(path: object) -> Iterator[None]:
+    """Turn an OSError of the body into a StorageError that names `path`."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        raise storage_error(error, path) from error
+
+
+def sync(path: str | os.PathLike[str]) -> None:
+    """Bring a file's bytes, or a folder's names, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def publish(part: Path, path: Path) -> None:
+    """Give a finished file its name. Both must lie in one folder. Blocks until it is on disk."""
+    sync(part)
+    os.replace(part, path)
+    sync(path.parent)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Make or replace a file in one step. Raises StorageError."""
+    part = path.with_name(f"{path.name}.{os.getpid()}{PART}")
+    with storing(path):
+        try:
+            with open(part, "wb") as stream:
+                stream.write(data)
+            publish(part, path)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+
+
+def write_json(path: Path, document: Any, indent: int | None = None) -> None:
+    """Make or replace a JSON file in one step. Raises StorageError."""
+    separators = None if indent else (",", ":")
+    text = json.dumps(document, indent=indent, separators=separators, ensure_ascii=False)
+    write_bytes(path, text.encode() + b"\n")
+
+
+def read_json(path: Path) -> Any:
+    """The document, or None where the file is absent."""
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def file_digest(path: str | os.PathLike[str]) -> tuple[int, str]:
+    """(bytes, SHA-256 in hex) of a file. Works without the GIL for most of its time."""
+    digest, size = hashlib.sha256(), 0
+    block = bytearray(_BLOCK)
+    view = memoryview(block)
+    with open(path, "rb", buffering=0) as stream:
+        while count := stream.readinto(block):
+            digest.update(view[:count])
+            size += count
+    return size, digest.hexdigest()

@@ -1,0 +1,358 @@
+"""One conversion: its options, places and steps. Each step may run again in any process."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from ..errors import FormatError, ReelpoolError, StateError, StorageError, make_error
+from . import metadata, plan, swap
+from .data_files import write_data
+from .durable import PART, publish, storing, sync
+from .source import Source, bad_episodes, check_unchanged, read_version
+from .work import LIFE_S, WorkFolder
+
+_POLL_S = 0.1
+SPARE_BYTES = 64 << 20  # for metadata and the file system's own
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What to convert, and how. `out` None: in place, the old dataset is kept as NAME_old."""
+
+    root: Path
+    name: str
+    out: Path | None = None
+    work_dir: Path | None = None
+    data_mb: int = 100
+    video_mb: int = 200
+    episodes_per_batch: int = 25
+    validate: str = "quick"
+    tolerance_s: float = 1e-4  # from a row's time to its picture
+    lease_s: float = LIFE_S
+
+    @property
+    def target(self) -> Path:
+        """Where the v3.0 dataset will be."""
+        return self.out or self.root
+
+    @property
+    def built(self) -> Path:
+        """Where it is built: beside the target, so that it arrives by rename."""
+        return self.target.with_name(f"{self.target.name}_v30")
+
+    @property
+    def old(self) -> Path:
+        """Where the older dataset stays after a conversion in place."""
+        return self.root.with_name(f"{self.root.name}_old")
+
+    @property
+    def work(self) -> Path:
+        """The folder of the plan."""
+        return self.work_dir or self.target.parent / "_work" / self.target.name
+
+
+class Outdated(Exception):
+    """An item that was done is not any more: another process found it outdated."""
+
+
+class Job:
+    """The steps of one conversion for this process."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.folder = WorkFolder(options.work, options.lease_s)
+        self.stopped = threading.Event()
+        self._source: Source | None = None
+        self._scans: list[tuple[str, int, int]] = []
+        self._manifest: dict | None = None
+
+    @property
+    def source(self) -> Source:
+        """The dataset to convert, read at first use."""
+        if self._source is None:
+            self._source = Source(self.options.root, self.options.name)
+        return self._source
+
+    def complete(self) -> bool:
+        """True when the v3.0 dataset is in place, with no swap under way."""
+        target = self.options.target
+        if swap.journal_of(target).exists():
+            return False
+        try:
+            return read_version(target)[0] >= 3
+        except ReelpoolError:
+            return False
+
+    # -- before the work --
+
+    def begin(self) -> bool:
+        """Finish what an earlier run left, check that the rest can be done. False: all is done.
+
+        Raises StateError where something is in the way, and what `Source` raises.
+        """
+        options = self.options
+        planned = (options.work / "request.json").exists()
+        recovered = swap.recover(options.target)
+        if recovered or (self.complete() and (planned or options.out is None)):
+            self._tidy()
+            return False
+        if options.out is not None and options.out.exists():
+            text = f"{options.out} exists already\n  Choose another --out-dir, or remove it"
+            raise make_error(StateError, text, file=str(options.out))
+        if options.out is None and options.old.exists():
+            text = f"{options.old} exists: it may hold an older copy of this dataset"
+            raise make_error(StateError, f"{text}\n  Move it away first", file=str(options.old))
+        _ = self.source
+        if options.built.exists() and not (options.work / "request.json").exists():
+            text = (
+                f"{options.built} exists, and its plan is not in {options.work}\n  Remove it first"
+            )
+            raise make_error(StateError, text, file=str(options.built))
+        self.folder.prepare()
+        wanted = {
+            "format": 1,
+            "dataset": options.name,
+            "target": options.target.name,
+            "metadata": self.source.meta_digests(),
+            "options": {"data": options.data_mb, "video": options.video_mb},
+            "episodes_per_batch": options.episodes_per_batch,
+        }
+        found = self.folder.settle("request.json", wanted)
+        for key in ("format", "dataset", "target", "metadata", "options"):
+            if found.get(key) != wanted[key]:
+                text = f"{options.work} holds a conversion with another {key}"
+                advice = "Run that one to its end, remove the folder, or choose another --work-dir"
+                raise make_error(StateError, f"{text}\n  {advice}", file=str(options.work))
+        self._scans = plan.scan_items(len(self.source), found["episodes_per_batch"])
+        return True
+
+    def scan_steps(self) -> list[str]:
+        """Items of the first phase."""
+        return [item for item, _, _ in self._scans]
+
+    def scan_sizes(self) -> dict[str, int]:
+        """Bytes that each of them reads."""
+        source = self.source
+        return {
+            item: sum(max(0, size) for files in source.input_sizes(first, stop) for size in files)
+            for item, first, stop in self._scans
+        }
+
+    def scan(self, item: str) -> None:
+        """Read and judge one batch of episodes."""
+        _, first, stop = self._scans[int(item.rpartition("-")[2])]
+        found = [self.source.scan(e, self.options.tolerance_s) for e in range(first, stop)]
+        self.folder.finish(item, found)
+
+    # -- the plan --
+
+    def scanned(self) -> list[dict]:
+        """What all batches found. Raises FormatError that names every bad episode."""
+        found, faults = [], []
+        for item, first, stop in self._scans:
+            record = self.folder.done(item)
+            if record is None:
+                raise Outdated(item)
+            bad = [(first + i, text) for i, e in enumerate(record) for text in e.get("faults", ())]
+            if bad:
+                self.folder.forget(item)  # looked at again when the user has mended it
+                faults += bad
+            elif not self._same_sizes(record, first, stop):
+                self.folder.forget(item)
+                raise Outdated(item)
+            found += record
+        if faults:
+            raise bad_episodes(self.options.name, faults)
+        return found
+
+    def _same_sizes(self, record: list[dict], first: int, stop: int) -> bool:
+        planned = [[p[0] for p in (e["data"], *e["videos"])] for e in record]
+        return planned == self.source.input_sizes(first, stop)
+
+    def settle_plan(self) -> dict:
+        """The manifest: made once, the same for all. Checks the free space at first."""
+        options = self.options
+        manifest = plan.make_manifest(
+            self.source, self.scanned(), options.data_mb, options.video_mb
+        )
+        found = self.folder.settle("manifest.json", manifest)
+        if found != _as_json(manifest):
+            text = f"{options.work}: the source has changed since the plan was made"
+            raise make_error(StateError, f"{text}\n  Remove that folder and {options.built}")
+        self._manifest = found
+        with storing(options.built):
+            options.built.mkdir(exist_ok=True)
+        self._check_space()
+        return found
+
+    def outputs(self) -> list[plan.Output]:
+        """The files to make."""
+        return plan.outputs_of(self._manifest or {})
+
+    def write_steps(self) -> list[str]:
+        """Items of the second phase, the largest first: the last to end should be short."""
+        by_size = sorted(self.outputs(), key=lambda o: (-o.size, o.item))
+        return [output.item for output in by_size]
+
+    def _check_space(self) -> None:
+        done = self.folder.done_items()
+        needed = sum(o.size for o in self.outputs() if o.item not in done) + SPARE_BYTES
+        disk = os.statvfs(self.options.built)
+        free = disk.f_bavail * disk.f_frsize
+        if free < needed:
+            text = (
+                f"{self.options.built}: {needed / 1e9:.2f} GB are needed, {free / 1e9:.2f} GB free"
+            )
+            advice = "Free some space and run the same command again"
+            raise make_error(StorageError, f"{text}\n  {advice}", file=str(self.options.built))
+
+    # -- the work --
+
+    def intact(self, output: plan.Output) -> bool:
+        """True if a finished file is there in its recorded size."""
+        record = self.folder.done(output.item)
+        try:
+            size = (self.options.built / output.path).stat().st_size
+        except FileNotFoundError:
+            return False
+        return record is not None and record["size"] == size
+
+    def write(self, item: str) -> None:
+        """Make one new file. Raises FormatError, StorageError, StateError; leaves no part."""
+        output = next(o for o in self.outputs() if o.item == item)
+        path = self.options.built / output.path
+        part = path.with_name(f"{path.name}.{self.folder.token}{PART}")
+        with storing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            for left in path.parent.glob(f"{path.name}.*{PART}"):
+                left.unlink(missing_ok=True)  # of a worker whose lease ran out
+            try:
+                spans = self._fill(output, part)
+                record = {"size": part.stat().st_size, "spans": spans}
+                publish(part, path)
+                sync(path.parent.parent)
+            finally:
+                part.unlink(missing_ok=True)
+        self.folder.finish(item, record)
+
+    def _fill(self, output: plan.Output, part: Path) -> list:
+        """Write the file's bytes; [from, to] of each episode as exact fractions, for a video."""
+        source = self.source
+        column = 0 if output.camera is None else 1 + source.cameras.index(output.camera)
+        inputs = (self._manifest or {})["inputs"][output.first : output.stop]
+        paths = check_unchanged(source, [tuple(files[column][:2]) for files in inputs])
+        if output.camera is None:
+            write_data(source, output.first, output.stop, part)
+            return []
+        core: Any = importlib.import_module("reelpool._core")
+        spans = core.concat_videos([os.fsencode(p) for p in paths], os.fsencode(part))
+        return [_span(span) for span in spans]
+
+    def work_through(self, items: list[str], step: Callable[[str], None]) -> None:
+        """Do items until all are done, here or elsewhere. Returns early when `stopped` is set."""
+        left = list(items)
+        while left and not self.stopped.is_set():
+            waiting = []
+            for item in left:
+                if self.stopped.is_set():
+                    return
+                if self.folder.is_done(item):
+                    continue
+                if not self.folder.claim(item):
+                    waiting.append(item)
+                    continue
+                try:
+                    step(item)
+                finally:
+                    self.folder.release(item)
+            left = [item for item in waiting if not self.folder.is_done(item)]
+            if left:
+                if self.complete():  # another host finished and removed the work folder
+                    return
+                time.sleep(_POLL_S)
+
+    # -- the end --
+
+    def finish(self) -> None:
+        """Metadata, validation, swap: by one process, the others wait. Raises FormatError."""
+        while not self.complete():
+            if self.folder.claim("finish"):
+                try:
+                    if not self.complete():
+                        self._finish()
+                finally:
+                    self.folder.release("finish")
+                self._tidy()
+                return
+            if self.stopped.wait(_POLL_S):
+                return
+
+    def _finish(self) -> None:
+        options, outputs = self.options, self.outputs()
+        lost = [o for o in outputs if not self.intact(o)]
+        if lost:
+            for output in lost:
+                self.folder.forget(output.item)
+            raise Outdated(lost[0].path)
+        built = options.built
+        records = {o.item: self.folder.done(o.item) for o in outputs if o.camera is not None}
+        sizes = {
+            "data_files_size_in_mb": options.data_mb,
+            "video_files_size_in_mb": options.video_mb,
+        }
+        metadata.write_meta(self.source, built, outputs, records, sizes)
+        with storing(built):
+            for left in [p for p in built.rglob("*") if p.is_file()]:
+                if left.name.endswith(PART):
+                    left.unlink(missing_ok=True)
+        self.check()
+        with storing(built):
+            sync(built)
+            if options.out is None:
+                swap.swap(options.target, built, options.old)
+            else:
+                os.rename(built, options.out)
+                sync(options.out.parent)
+
+    def check(self) -> None:
+        """Validate the built dataset before it takes the other's place. Raises FormatError."""
+        from .. import verify
+
+        level = "decode" if self.options.validate == "full" else "index"
+        report = verify.check(self.options.built, level, tolerance_s=self.options.tolerance_s)
+        if not report.ok:
+            text = f"{self.options.name}: the converted dataset has faults; nothing was replaced"
+            text = f"{text}\n{report.text()}"
+            raise make_error(FormatError, text, dataset=self.options.name)
+
+    def _tidy(self) -> None:
+        """Remove the plan: the dataset is in place. A folder named by the user stays, empty."""
+        work = self.options.work
+        with contextlib.suppress(OSError):
+            for name in ("request.json", "manifest.json"):
+                (work / name).unlink(missing_ok=True)
+            shutil.rmtree(work / "state", ignore_errors=True)
+            if self.options.work_dir is None:
+                work.rmdir()
+                work.parent.rmdir()
+
+
+def _as_json(document: dict) -> dict:
+    return json.loads(json.dumps(document))
+
+
+def _span(entry: dict) -> list:
+    start, length = (Fraction(*entry[key]) for key in ("start", "duration"))
+    end = start + length
+    return [[start.numerator, start.denominator], [end.numerator, end.denominator]]

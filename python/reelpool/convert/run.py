@@ -1,0 +1,283 @@
+"""Runs a conversion on this machine: threads of this process, or several processes.
+
+Any number of these may work on one conversion, on any number of hosts that share its folders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..errors import ReelpoolError, StateError, make_error
+from . import plan
+from .job import Job, Options, Outdated
+
+_POLL_S = 0.1
+_ATTEMPTS = 3  # phases are run again when inputs or outputs turn out to have changed meanwhile
+_PR_SET_PDEATHSIG = 1
+
+Progress = Callable[[str, int, int], None]  # (phase, bytes done, bytes in all)
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What came of it. `already`: the dataset was v3.0, nothing was done."""
+
+    target: Path
+    old: Path | None
+    already: bool
+    episodes: int = 0
+    frames: int = 0
+    files: int = 0
+    input_bytes: int = 0
+    seconds: float = 0.0
+
+
+def convert(
+    options: Options,
+    threads: int = 1,
+    processes: int = 0,
+    progress: Progress = lambda phase, done, total: None,
+) -> Result:
+    """Convert a dataset, or help other processes to.
+
+    `processes` 0: `threads` threads of this process; else that many processes of `threads` each.
+    Returns when the v3.0 dataset is in place, whoever put it there. Raises FormatError naming every
+    bad episode, StateError, StorageError, DatasetChangedError; finished files are kept then.
+    """
+    begun = time.monotonic()
+    job = Job(options)
+    try:
+        if not job.begin():
+            old = options.old if options.out is None and options.old.exists() else None
+            return Result(options.target, old, already=True)
+        _run_phases(job, threads, processes, progress, at_end=True)
+        source, outputs = job.source, job.outputs()
+        return Result(
+            target=options.target,
+            old=options.old if options.out is None else None,
+            already=False,
+            episodes=len(source),
+            frames=int(source.columns.length.sum()),
+            files=len(outputs),
+            input_bytes=sum(o.size for o in outputs),
+            seconds=time.monotonic() - begun,
+        )
+    finally:
+        job.folder.close()
+
+
+def help_along(options: Options, threads: int, at_end: bool) -> None:
+    """Do a share of the work; with `at_end` the last steps too. Nothing to do is no error."""
+    job = Job(options)
+    try:
+        if not job.complete() and job.begin():
+            _run_phases(job, threads, 0, lambda phase, done, total: None, at_end)
+    finally:
+        job.folder.close()
+
+
+def dry_run(options: Options, threads: int = 1) -> tuple[dict, list[plan.Output]]:
+    """The plan, without writing anything: every source is read and judged. Raises FormatError."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from .source import Source, bad_episodes
+
+    source = Source(options.root, options.name)
+    _ = source.schema
+    with ThreadPoolExecutor(threads) as pool:
+        scans = list(pool.map(lambda e: source.scan(e, options.tolerance_s), range(len(source))))
+    faults = [(i, text) for i, scan in enumerate(scans) for text in scan.get("faults", ())]
+    if faults:
+        raise bad_episodes(options.name, faults)
+    manifest = plan.make_manifest(source, scans, options.data_mb, options.video_mb)
+    return manifest, plan.outputs_of(manifest)
+
+
+def _run_phases(job: Job, threads: int, processes: int, progress: Progress, at_end: bool) -> None:
+    for attempt in range(_ATTEMPTS):
+        try:
+            pool = _Pool(job, threads, processes)
+            pool.run(job.scan_steps(), job.scan, _reporter("read", job.scan_sizes(), progress))
+            if job.complete():
+                return
+            job.settle_plan()
+            sizes = {o.item: o.size for o in job.outputs()}
+            pool.run(job.write_steps(), job.write, _reporter("write", sizes, progress))
+            if at_end and not job.complete():
+                total = sum(sizes.values())
+                progress("check", total, total)
+                job.finish()
+            return
+        except Outdated as error:
+            if job.complete():
+                return
+            if attempt == _ATTEMPTS - 1:
+                text = f"{job.options.work}: {error} keeps changing; is the source being written?"
+                raise make_error(StateError, text, dataset=job.options.name) from error
+        except ReelpoolError:
+            if not job.complete():  # else another host finished and removed the work folder
+                raise
+
+
+def _reporter(phase: str, sizes: dict[str, int], progress: Progress) -> Callable[[set[str]], None]:
+    total = sum(sizes.values())
+
+    def report(done: set[str]) -> None:
+        progress(phase, sum(size for item, size in sizes.items() if item in done), total)
+
+    return report
+
+
+class _Pool:
+    """Runs the items of a phase here, and reports on those done here and elsewhere."""
+
+    def __init__(self, job: Job, threads: int, processes: int) -> None:
+        self._job = job
+        self._threads = max(1, threads)
+        self._processes = processes
+
+    def run(
+        self, items: list[str], step: Callable[[str], None], report: Callable[[set[str]], None]
+    ) -> None:
+        """Return when all items are done. The first error of a worker stops all, and is raised."""
+        job = self._job
+        if self._processes:
+            workers: Any = _Processes(job, items, step, self._processes, self._threads)
+        else:
+            workers = _Threads(job, items, step, self._threads)
+        try:
+            while not workers.wait(_POLL_S):
+                report(job.folder.done_items())
+        finally:
+            workers.stop()
+        report(job.folder.done_items() | set(items))
+        workers.raise_first()
+
+
+class _Threads:
+    """Threads of this process; reading, hashing, copying and Parquet let go of the GIL."""
+
+    def __init__(self, job: Job, items: list[str], step: Callable, count: int) -> None:
+        self._job, self._items, self._step = job, items, step
+        self._errors: list[BaseException] = []
+        self._ended = threading.Semaphore(0)
+        self._left = max(1, min(count, len(items)))
+        self._threads = [threading.Thread(target=self._work) for _ in range(self._left)]
+        for thread in self._threads:
+            thread.start()
+
+    def _work(self) -> None:
+        try:
+            self._job.work_through(self._items, self._step)
+        except BaseException as error:  # raised again by raise_first
+            self._errors.append(error)
+            self._job.stopped.set()
+        finally:
+            self._ended.release()
+
+    def wait(self, timeout_s: float) -> bool:
+        """True when all threads have ended."""
+        if self._ended.acquire(timeout=timeout_s):
+            self._left -= 1
+        return self._left == 0
+
+    def stop(self) -> None:
+        """End them after the item at work."""
+        if self._left:
+            self._job.stopped.set()
+        for thread in self._threads:
+            thread.join()
+
+    def raise_first(self) -> None:
+        """Raise what the first failing thread raised."""
+        if self._errors:
+            raise self._errors[0]
+
+
+class _Processes:
+    """Forked processes: they share what is loaded already, and end with this one."""
+
+    def __init__(
+        self, job: Job, items: list[str], step: Callable, count: int, threads: int
+    ) -> None:
+        context = multiprocessing.get_context("fork")
+        self._errors: list[BaseException] = []
+        self._workers: list[tuple[Any, Any]] = []
+        for _ in range(count):
+            ours, theirs = context.Pipe(duplex=False)
+            arguments = (job, items, step, threads, theirs, os.getpid())
+            process = context.Process(target=_process_main, args=arguments, daemon=True)
+            with warnings.catch_warnings():
+                # Python warns of any other thread; the child uses no lock that one may hold.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                process.start()
+            theirs.close()
+            self._workers.append((process, ours))
+
+    def wait(self, timeout_s: float) -> bool:
+        """True when all processes have ended, or one has failed."""
+        from multiprocessing.connection import wait
+
+        running = [(p, c) for p, c in self._workers if p.is_alive()]
+        wait([p.sentinel for p, _ in running], timeout_s)
+        for process, connection in self._workers:
+            if process.is_alive():
+                continue
+            self._collect(process, connection)
+        return bool(self._errors) or not any(p.is_alive() for p, _ in self._workers)
+
+    def _collect(self, process: Any, connection: Any) -> None:
+        with contextlib.suppress(EOFError, OSError):
+            if not connection.closed and connection.poll():
+                self._errors.append(connection.recv())
+            connection.close()
+        if process.exitcode and not self._errors:
+            text = f"a worker process ended with status {process.exitcode}"
+            self._errors.append(make_error(StateError, f"{text}\n  Run the same command again"))
+
+    def stop(self) -> None:
+        """End those that still run."""
+        for process, _ in self._workers:
+            if process.is_alive():
+                process.terminate()
+            process.join()
+
+    def raise_first(self) -> None:
+        """Raise what the first failing process raised."""
+        if self._errors:
+            raise self._errors[0]
+
+
+def _process_main(
+    job: Job, items: list[str], step: Callable, threads: int, connection: Any, parent: int
+) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        return  # it died before the line above
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
+    job.folder.reopen()
+    job.stopped = threading.Event()
+    try:
+        if threads == 1:
+            job.work_through(items, step)
+        else:
+            workers = _Threads(job, items, step, threads)
+            while not workers.wait(_POLL_S):
+                pass
+            workers.stop()
+            workers.raise_first()
+    except Exception as error:
+        connection.send(error)
+    finally:
+        connection.close()

@@ -1,0 +1,342 @@
+"""A v2.0 or v2.1 dataset as the converter sees it: metadata checked, every episode's files judged.
+
+Nothing here writes. Faults of episodes are collected, so that one error names them all.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from .. import metadata_v21
+from ..errors import CompatibilityError, FormatError, ReelpoolError, StorageError, make_error
+from ..metadata_info import load_info, parse_json, parse_version
+from ..roots import INFO_FILE, LocalRoot, check_path
+from .durable import file_digest
+
+STATS_FILE = "meta/stats.json"
+_META_FILES = (
+    INFO_FILE,
+    metadata_v21.EPISODES_FILE,
+    metadata_v21.TASKS_FILE,
+    metadata_v21.EPISODE_STATS_FILE,
+    STATS_FILE,
+)
+_SHOWN = 100  # episodes named in one error
+
+
+def bad_episodes(name: str, faults: list[tuple[int, str]]) -> FormatError:
+    """The error that lists every episode that cannot be converted."""
+    faults = sorted(faults)
+    count = len({episode for episode, _ in faults})
+    lines = [f"episode {episode}: {text}" for episode, text in faults[:_SHOWN]]
+    if len(faults) > _SHOWN:
+        lines.append(f"and {len(faults) - _SHOWN} more faults")
+    head = f"{name}: {count} episode{'s' * (count > 1)} cannot be converted; nothing was changed"
+    return make_error(FormatError, "\n  ".join([head, *lines]), dataset=name, episode=faults[0][0])
+
+
+def read_version(root: Path) -> tuple[int, int]:
+    """(major, minor) of the dataset in `root`. Raises NotFoundError, FormatError."""
+    files = LocalRoot(root)
+    info = parse_json(files.read_bytes(INFO_FILE), INFO_FILE)
+    return parse_version(
+        info.get("codebase_version") if isinstance(info, dict) else None, root.name
+    )
+
+
+class Source:
+    """The dataset to convert. Raises FormatError, NotFoundError, CompatibilityError."""
+
+    def __init__(self, root: Path, name: str) -> None:
+        self.name = name
+        self.files = LocalRoot(root)
+        self.info = load_info(self.files)
+        self.version = parse_version(self.info.codebase_version, name)
+        if self.version[0] != 2:
+            text = f"{name} has format {self.info.codebase_version}; v2.0 and v2.1 are converted"
+            raise make_error(CompatibilityError, text, dataset=name, file=INFO_FILE)
+        if self.info.total_episodes == 0:
+            raise make_error(FormatError, f"{name} has no episodes", dataset=name, file=INFO_FILE)
+        keys = self.info.features
+        self.cameras = sorted(k for k, f in keys.items() if f["dtype"] == "video")
+        self.images = [k for k, f in keys.items() if f["dtype"] == "image"]
+        if self.cameras and self.info.video_path is None:
+            text = f"{INFO_FILE}: video_path is null, but {self.cameras[0]} is a video"
+            raise make_error(FormatError, text, file=INFO_FILE, camera=self.cameras[0])
+        self.rows = self._episode_rows()
+        self.columns = metadata_v21.episode_columns(self.rows, self.info, self.cameras)
+        frames = int(self.columns.length.sum())
+        if frames != self.info.total_frames:
+            text = f"total_frames is {self.info.total_frames}, the episodes have {frames}"
+            raise make_error(FormatError, f"{INFO_FILE}: {text}", file=INFO_FILE)
+        self.tasks = self._tasks()
+        self.stats_rows = self._stats_rows()
+
+    def __len__(self) -> int:
+        """Episodes."""
+        return len(self.rows)
+
+    # -- metadata --
+
+    def _episode_rows(self) -> list[dict]:
+        """Rows in episode order; every gap and repeat is named."""
+        rows = metadata_v21.read_jsonl(self.files, metadata_v21.EPISODES_FILE)
+        total, seen, faults = self.info.total_episodes, {}, []
+        for row in rows:
+            number = row.get("episode_index")
+            if type(number) is not int or number < 0:
+                text = f"{metadata_v21.EPISODES_FILE}: episode_index {number!r} is no number"
+                raise make_error(FormatError, text, file=metadata_v21.EPISODES_FILE)
+            if number in seen:
+                faults.append((number, "listed twice in episodes.jsonl"))
+            if number >= total:
+                faults.append((number, f"meta/info.json says there are {total} episodes"))
+            if type(row.get("length")) is not int or row["length"] < 1:
+                faults.append((number, f"length {row.get('length')!r} in episodes.jsonl"))
+            seen[number] = row
+        faults += [(i, "missing in episodes.jsonl") for i in range(total) if i not in seen]
+        if faults:
+            raise bad_episodes(self.name, faults)
+        return [seen[i] for i in range(total)]
+
+    def _tasks(self) -> list[tuple[int, str]]:
+        """(task_index, name), sorted by index."""
+        numbers, names, file = metadata_v21.load_tasks(self.files)
+        sound = all(type(n) is int and n >= 0 for n in numbers) and all(
+            type(t) is str for t in names
+        )
+        if not sound or len(set(numbers)) != len(numbers) or len(set(names)) != len(names):
+            text = f"{file}: task_index and task must be a number and a name, each once"
+            raise make_error(FormatError, text, file=file)
+        return sorted(zip(numbers, names))
+
+    def _stats_rows(self) -> list[dict] | None:
+        """Statistics of each episode (v2.1); None for v2.0, which has those of the set only."""
+        file = metadata_v21.EPISODE_STATS_FILE
+        if self.version == (2, 0) and not self.files.exists(file):
+            return None
+        found = {}
+        for row in metadata_v21.read_jsonl(self.files, file):
+            stats = row.get("stats")
+            if isinstance(stats, dict) and all(isinstance(v, dict) for v in stats.values()):
+                found[row.get("episode_index")] = stats
+        missing = [(i, f"no statistics in {file}") for i in range(len(self)) if i not in found]
+        if missing:
+            raise bad_episodes(self.name, missing)
+        return [found[i] for i in range(len(self))]
+
+    def meta_digests(self) -> dict[str, str]:
+        """SHA-256 of each metadata file: what makes this dataset another one."""
+        there = [rel for rel in _META_FILES if self.files.exists(rel)]
+        return {rel: file_digest(self.files.resolve(rel))[1] for rel in there}
+
+    # -- files of an episode --
+
+    def data_file(self, episode: int) -> str:
+        """The episode's Parquet file, relative to the root."""
+        return self.columns.data_files[self.columns.data_file_id[episode]]
+
+    def video_file(self, episode: int, camera: str) -> str:
+        """The episode's video of one camera, relative to the root."""
+        return self.columns.video_files[self.columns.video[camera].file_id[episode]]
+
+    def episode_files(self, episode: int) -> list[str]:
+        """Data file, then the videos in the order of `cameras`."""
+        return [
+            self.data_file(episode),
+            *(self.video_file(episode, camera) for camera in self.cameras),
+        ]
+
+    def input_sizes(self, first: int, stop: int) -> list[list[int]]:
+        """Bytes of the files of episodes [first, stop); -1 where one is missing."""
+        return [[self._size(rel) for rel in self.episode_files(e)] for e in range(first, stop)]
+
+    def _size(self, rel: str) -> int:
+        try:
+            return os.stat(self.files.resolve(rel)).st_size
+        except ReelpoolError:
+            return -1
+
+    @functools.cached_property
+    def schema(self) -> pa.Schema:
+        """Columns of the data files, as the first episode has them."""
+        rel = self.data_file(0)
+        try:
+            found = pq.read_schema(self.files.resolve(rel)).remove_metadata()
+        except (pa.ArrowException, OSError) as error:
+            raise bad_episodes(self.name, [(0, f"{rel}: {error}")]) from error
+        wanted = [k for k, f in self.info.features.items() if f["dtype"] != "video"]
+        missing = [k for k in wanted if k not in found.names]
+        if missing:
+            text = f"{rel}: no column {', '.join(missing)}"
+            raise make_error(FormatError, text, file=rel, dataset=self.name)
+        return found
+
+    def read_table(self, episode: int) -> pa.Table:
+        """The episode's rows in the columns of `schema`, pictures embedded."""
+        path = self.files.resolve(self.data_file(episode))
+        table = pq.ParquetFile(path).read(use_threads=False).select(self.schema.names)
+        table = table.replace_schema_metadata().cast(self.schema)
+        for key in self.images:
+            table = self._embedded(table, key)
+        return table
+
+    def _embedded(self, table: pa.Table, key: str) -> pa.Table:
+        """Cells that hold a path only get the bytes of the file below the root."""
+        kind = table.schema.field(key).type
+        names = [kind.field(i).name for i in range(kind.num_fields)]
+        if not pa.types.is_struct(kind) or sorted(names) != ["bytes", "path"]:
+            return table
+        column = table.column(key)
+        if pc.struct_field(column, "bytes").null_count == 0:
+            return table
+        cells = column.to_pylist()
+        for cell in cells:
+            if cell is not None and cell["bytes"] is None and cell["path"]:
+                rel = check_path(cell["path"], key)
+                cell |= {"bytes": self.files.read_bytes(rel), "path": os.path.basename(rel)}
+        index = table.schema.get_field_index(key)
+        return table.set_column(index, table.schema.field(key), pa.array(cells, kind))
+
+    # -- judging --
+
+    def scan(self, episode: int, tolerance_s: float) -> dict:
+        """What the plan needs of one episode, or its faults: {"data", "videos"} or {"faults"}.
+
+        Every row must have its picture within `tolerance_s` seconds: else rate or count is wrong.
+        """
+        faults: list[str] = []
+        data, stamps = self._scan_data(episode, faults)
+        videos = [self._scan_video(episode, c, stamps, tolerance_s, faults) for c in self.cameras]
+        return {"faults": faults} if faults else {"data": data, "videos": videos}
+
+    def _scan_data(self, episode: int, faults: list[str]) -> tuple[list, np.ndarray | None]:
+        """[bytes, SHA-256, size in memory] and the rows' timestamps."""
+        rel = self.data_file(episode)
+        try:
+            path = self.files.resolve(rel)
+            size, digest = file_digest(path)
+            file = pq.ParquetFile(path)
+            meta = file.metadata
+            length = int(self.columns.length[episode])
+            if meta.num_rows != length:
+                raise _Fault(f"{meta.num_rows} rows, episodes.jsonl says {length}")
+            names = file.schema_arrow.names
+            if sorted(names) != sorted(self.schema.names):
+                odd = sorted(set(names) ^ set(self.schema.names))
+                raise _Fault(f"other columns than episode 0: {', '.join(odd)}")
+            if file.schema_arrow.remove_metadata() != self.schema:
+                self.read_table(episode)  # other types: can they be cast?
+            stamps = self._check_numbers(file, episode)
+            groups = (meta.row_group(i) for i in range(meta.num_row_groups))
+            # What LeRobot counts when it fills files.
+            memory = sum(
+                g.column(i).total_uncompressed_size for g in groups for i in range(g.num_columns)
+            )
+        except (_Fault, ReelpoolError, pa.ArrowException, OSError) as error:
+            faults.append(f"{rel}: {_line(error)}")
+            return [], None
+        return [size, digest, memory], stamps
+
+    def _check_numbers(self, file: pq.ParquetFile, episode: int) -> np.ndarray | None:
+        names = [n for n in ("timestamp", "frame_index", "episode_index", "index")
+                 if n in self.schema.names]  # fmt: skip
+        table = file.read(columns=names, use_threads=False)
+        length, first = int(self.columns.length[episode]), int(self.columns.from_index[episode])
+        count = np.arange(length)
+        wanted = {
+            "frame_index": count,
+            "episode_index": count * 0 + episode,
+            "index": first + count,
+        }
+        found = {n: _numbers(table.column(n)) for n in names}
+        for name, values in wanted.items():
+            if name not in found:
+                continue
+            wrong = np.flatnonzero(found[name] != values)
+            if len(wrong):
+                row = int(wrong[0])
+                raise _Fault(f"{name} of row {row} is {found[name][row]}, not {values[row]}")
+        return found.get("timestamp")
+
+    def _scan_video(
+        self,
+        episode: int,
+        camera: str,
+        stamps: np.ndarray | None,
+        tolerance_s: float,
+        faults: list[str],
+    ) -> list:
+        """[bytes, SHA-256, signature, pictures]."""
+        core: Any = importlib.import_module("reelpool._core")
+        rel = self.video_file(episode, camera)
+        try:
+            path = self.files.resolve(rel)
+            size, digest = file_digest(path)
+            found = core.video_info(path)
+            signature = core.video_signature(os.fsencode(path)).hex()
+            shape = self.info.features[camera].get("shape") or ()
+            if None not in shape and not {found["width"], found["height"]} <= set(shape):
+                size_text = f"{found['width']} x {found['height']}"
+                raise _Fault(f"pictures of {size_text}, meta/info.json says {list(shape)}")
+            if stamps is not None:
+                _check_times(np.frombuffer(found["times"], np.float64), stamps, tolerance_s)
+        except (_Fault, ReelpoolError, OSError, MemoryError) as error:
+            faults.append(f"{rel}: {_line(error)}")
+            return []
+        return [size, digest, signature, found["samples"]]
+
+
+class _Fault(Exception):
+    """Something wrong with one file of one episode."""
+
+
+def _line(error: BaseException) -> str:
+    text = str(error).splitlines()
+    return text[0] if text else type(error).__name__
+
+
+def _numbers(column: pa.ChunkedArray) -> np.ndarray:
+    """One number per row; lists of one are accepted."""
+    if column.null_count:
+        raise _Fault("a null among its numbers")
+    if pa.types.is_list(column.type) or pa.types.is_fixed_size_list(column.type):
+        column = pc.list_flatten(column)
+    return column.combine_chunks().to_numpy(zero_copy_only=False)
+
+
+def _check_times(times: np.ndarray, stamps: np.ndarray, tolerance_s: float) -> None:
+    if not len(times):
+        raise _Fault("no pictures")
+    right = np.clip(np.searchsorted(times, stamps), 1, max(1, len(times) - 1))
+    after, before = times[np.minimum(right, len(times) - 1)], times[right - 1]
+    near = np.minimum(np.abs(after - stamps), np.abs(before - stamps))
+    wrong = np.flatnonzero(~(near <= tolerance_s))
+    if len(wrong):
+        frame = int(wrong[0])
+        what = f"frame {frame} at {stamps[frame]:.6f} s has no picture"
+        why = f"nearest {near[frame]:.6f} s off; {len(times)} pictures for {len(stamps)} rows"
+        raise _Fault(f"{what} ({why})")
+
+
+def check_unchanged(source: Source, inputs: list[tuple[str, int]]) -> list[str]:
+    """Absolute paths of input files whose sizes must be as planned. Raises StorageError."""
+    paths = []
+    for rel, size in inputs:
+        path = source.files.resolve(rel)
+        if os.stat(path).st_size != size:
+            text = (
+                f"{rel} has changed since the plan was made\n  Remove the work folder, start again"
+            )
+            raise make_error(StorageError, text, file=rel, dataset=source.name)
+        paths.append(path)
+    return paths
