@@ -10,7 +10,8 @@
  * 0.1 ns per byte, 1 ns without the instruction. Errors: none; len = 0 gives `sum`. */
 uint32_t rp_crc32c(uint32_t sum, const void *data, size_t len);
 
-/* The same by tables alone, on every CPU: the reference. */
+/* The same by tables alone, on every CPU: the reference. Owner: data is borrowed. Thread: any.
+ * Blocks: never. Errors: none. */
 uint32_t rp_crc32c_c(uint32_t sum, const void *data, size_t len);
 
 #endif

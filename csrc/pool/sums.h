@@ -9,8 +9,9 @@
 
 #include <stdint.h>
 
-/* rp_video_index_read that also gives the CRC-32C of the `moov` box. Owner, thread, errors: as
- * there. */
+/* rp_video_index_read that also gives the CRC-32C of the `moov` box. Owner: *out is the caller's
+ * (rp_index_free), *bytes_read (may be NULL) grows. Thread: any. Blocks: on the disk. Errors: as
+ * rp_video_index_read. */
 RP_CHECKED rp_status rp_video_header_read(rp_files *files, int i, rp_index **out,
                                           uint32_t *header_sum, int64_t *bytes_read,
                                           struct rp_error *err);
