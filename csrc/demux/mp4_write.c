@@ -133,7 +133,7 @@ static rp_status survey(struct source *source, struct rp_error *err)
     if (index->addressable == 0) {
         RP_FAIL(err, RP_E_FORMAT, "the edit list shows no picture");
     }
-    int64_t end, shown_end;
+    int64_t end = 0, shown_end = 0;
     RP_TRY(span_end(&all, &end, err));
     RP_TRY(span_end(&source->shown, &shown_end, err));
     source->begin = all.first;
@@ -266,7 +266,7 @@ static rp_status place(rp_concat *concat, struct rp_error *err)
                     (long long)concat->total, RP_MAX_TICKS);
         }
         struct rp_concat_part *part = &concat->part[s];
-        int64_t end;
+        int64_t end = 0;
         RP_TRY(span_end(&source->shown, &end, err));
         part->frames = source->index->addressable;
         RP_TRY(scaled(source->shown.first, source->scale, RP_MAX_TICKS, &part->start, err));

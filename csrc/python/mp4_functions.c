@@ -1,7 +1,13 @@
 #include "python/module_state.h"
 
+#include "base/memory.h"
 #include "demux/demux.h"
+#include "demux/mp4_write.h"
 #include "fetch/fetch.h"
+
+#include <limits.h>
+
+#define OPEN_SOURCES 16 /* descriptors kept while files are concatenated */
 
 static int copy_times(const rp_index *index, PyObject *out)
 {
@@ -47,6 +53,16 @@ static PyObject *describe(const rp_index *index)
         (Py_ssize_t)rp_index_bytes(index), "times", times, "keys_and_bytes", counts);
 }
 
+/* The index of one file. Runs without the GIL. */
+static rp_status read_index(const char *path, rp_index **out, struct rp_error *err)
+{
+    rp_files *files = NULL;
+    RP_TRY(rp_files_new(&path, 1, 1, &files, err));
+    rp_status status = rp_video_index_read(files, 0, out, NULL, err);
+    rp_files_free(&files);
+    return status;
+}
+
 static PyObject *video_info(PyObject *module, PyObject *args)
 {
     PyObject *path_bytes;
@@ -58,14 +74,10 @@ static PyObject *video_info(PyObject *module, PyObject *args)
     struct rp_error err;
     rp_error_clear(&err);
     rp_index *index = NULL;
-    rp_status status;
-    Py_BEGIN_ALLOW_THREADS rp_files *files = NULL;
-    status = rp_files_new(&path, 1, 1, &files, &err);
-    if (status == RP_OK) {
-        status = rp_video_index_read(files, 0, &index, NULL, &err);
-    }
-    rp_files_free(&files);
-    Py_END_ALLOW_THREADS Py_DECREF(path_bytes);
+    PyThreadState *thread = PyEval_SaveThread(); /* the GIL is away */
+    rp_status status = read_index(path, &index, &err);
+    PyEval_RestoreThread(thread);
+    Py_DECREF(path_bytes);
     if (status != RP_OK) {
         return state == NULL ? NULL : rp_raise(state, &err);
     }
@@ -74,9 +86,172 @@ static PyObject *video_info(PyObject *module, PyObject *args)
     return info;
 }
 
+static PyObject *video_signature(PyObject *module, PyObject *args)
+{
+    PyObject *path_bytes;
+    if (!PyArg_ParseTuple(args, "O&:video_signature", PyUnicode_FSConverter, &path_bytes)) {
+        return NULL;
+    }
+    struct module_state *state = PyModule_GetState(module);
+    const char *path = PyBytes_AsString(path_bytes);
+    struct rp_error err;
+    rp_error_clear(&err);
+    uint8_t *entry = NULL;
+    size_t len = 0;
+    PyThreadState *thread = PyEval_SaveThread(); /* the GIL is away */
+    rp_index *index = NULL;
+    rp_status status = read_index(path, &index, &err);
+    if (status == RP_OK) {
+        status = rp_sample_entry(index, &entry, &len, &err);
+        rp_error_at_file(&err, path, -1, -1);
+        rp_index_free(&index);
+    }
+    PyEval_RestoreThread(thread);
+    Py_DECREF(path_bytes);
+    if (status != RP_OK) {
+        return state == NULL ? NULL : rp_raise(state, &err);
+    }
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)entry, (Py_ssize_t)len);
+    rp_free(entry);
+    return bytes;
+}
+
+/* Add every file to the plan. */
+static rp_status plan_files(rp_concat *plan, rp_files *files, int n, struct rp_error *err)
+{
+    for (int i = 0; i < n; i++) {
+        rp_index *index = NULL;
+        RP_TRY(rp_video_index_read(files, i, &index, NULL, err));
+        rp_status status = rp_concat_add(plan, &index, err);
+        if (status != RP_OK) {
+            rp_index_free(&index);
+            rp_error_at_file(err, rp_files_path(files, i), -1, -1);
+            return status;
+        }
+    }
+    return rp_concat_finish(plan, err);
+}
+
+static rp_status write_planned(const rp_concat *plan, rp_files *files, const char *path,
+                               struct rp_error *err)
+{
+    size_t len, ranges;
+    const uint8_t *head = rp_concat_head(plan, &len);
+    const struct rp_concat_range *range = rp_concat_ranges(plan, &ranges);
+    rp_output *output = NULL;
+    RP_TRY(rp_output_open(path, rp_concat_bytes(plan), &output, err));
+    rp_status status = rp_output_write(output, head, len, err);
+    for (size_t i = 0; i < ranges && status == RP_OK; i++) {
+        status = rp_output_copy(output, files, range[i].source, range[i].bytes.offset,
+                                range[i].bytes.len, err);
+    }
+    if (status == RP_OK) {
+        return rp_output_commit(&output, err);
+    }
+    rp_output_abandon(&output);
+    return status;
+}
+
+/* Concatenate n files; *plan is the caller's, on failure too. Runs without the GIL. */
+static rp_status concat(const char *const *paths, int n, const char *out, rp_concat **plan,
+                        struct rp_error *err)
+{
+    rp_files *files = NULL;
+    RP_TRY(rp_concat_new(plan, err));
+    RP_TRY(rp_files_new(paths, n, OPEN_SOURCES, &files, err));
+    rp_status status = plan_files(*plan, files, n, err);
+    if (status == RP_OK) {
+        status = write_planned(*plan, files, out, err);
+    }
+    rp_files_free(&files);
+    return status;
+}
+
+static PyObject *list_parts(const rp_concat *plan)
+{
+    int n;
+    const struct rp_concat_part *part = rp_concat_parts(plan, &n);
+    unsigned int timescale = rp_concat_timescale(plan);
+    PyObject *list = PyList_New(n);
+    for (int i = 0; list != NULL && i < n; i++) {
+        PyObject *dict =
+            Py_BuildValue("{sL s(LI) s(LI) s(LI)}", "frames", (long long)part[i].frames, "start",
+                          (long long)part[i].start, timescale, "offset", (long long)part[i].offset,
+                          timescale, "duration", (long long)part[i].duration, timescale);
+        if (dict == NULL || PyList_SetItem(list, i, dict) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}
+
+/* Borrowed paths of a tuple of bytes, to be freed with PyMem_Free; NULL with an exception. */
+static const char **borrow_paths(PyObject *tuple)
+{
+    Py_ssize_t n = PyTuple_Size(tuple);
+    const char **paths = PyMem_Calloc((size_t)n, sizeof(*paths));
+    if (paths == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        char *path; /* without a length asked for, a zero byte inside is a ValueError */
+        if (PyBytes_AsStringAndSize(PyTuple_GetItem(tuple, i), &path, NULL) < 0) {
+            PyMem_Free(paths);
+            return NULL;
+        }
+        paths[i] = path;
+    }
+    return paths;
+}
+
+static PyObject *concat_videos(PyObject *module, PyObject *args)
+{
+    PyObject *list;
+    const char *out;
+    if (!PyArg_ParseTuple(args, "O!y:concat_videos", &PyList_Type, &list, &out)) {
+        return NULL;
+    }
+    struct module_state *state = PyModule_GetState(module);
+    PyObject *tuple = PyList_AsTuple(list); /* nobody changes it while the GIL is away */
+    if (state == NULL || tuple == NULL) {
+        Py_XDECREF(tuple);
+        return NULL;
+    }
+    Py_ssize_t n = PyTuple_Size(tuple);
+    if (n == 0 || n > INT_MAX) {
+        Py_DECREF(tuple);
+        return PyErr_Format(PyExc_ValueError, "%zd videos to concatenate", n);
+    }
+    const char **paths = borrow_paths(tuple);
+    if (paths == NULL) {
+        Py_DECREF(tuple);
+        return NULL;
+    }
+    struct rp_error err;
+    rp_error_clear(&err);
+    rp_concat *plan = NULL;
+    PyThreadState *thread = PyEval_SaveThread(); /* the GIL is away */
+    rp_status status = concat(paths, (int)n, out, &plan, &err);
+    PyEval_RestoreThread(thread);
+    PyObject *parts = status == RP_OK ? list_parts(plan) : rp_raise(state, &err);
+    rp_concat_free(&plan);
+    PyMem_Free((void *)paths);
+    Py_DECREF(tuple);
+    return parts;
+}
+
 PyMethodDef rp_mp4_functions[] = {
     {"video_info", video_info, METH_VARARGS,
      "video_info(path, /)\n--\n\nFacts of an MP4 file's video track as a dict; `times` are the\n"
      "pictures' seconds in presentation order (float64 bytes), `keys_and_bytes` counts key\n"
      "pictures and coded bytes."},
+    {"video_signature", video_signature, METH_VARARGS,
+     "video_signature(path, /)\n--\n\nWhat decoding an MP4 file needs to know: its sample entry as "
+     "bytes, without bit rates and\nencoder names. Files with equal ones can be concatenated."},
+    {"concat_videos", concat_videos, METH_VARARGS,
+     "concat_videos(paths, out, /)\n--\n\nMake a new MP4 file of the video tracks of others, "
+     "nothing decoded; it replaces `out` once it\nis whole. Per file a dict: `frames` shown, "
+     "`start` of the first one in the file (0 unless it\nstarts late), its `offset` in the new "
+     "one, `duration` of all; seconds as (numerator,\ndenominator)."},
     {NULL, NULL, 0, NULL}};
