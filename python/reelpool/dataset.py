@@ -9,29 +9,17 @@ from typing import Any
 import numpy as np
 
 from . import env
-from .collation import Item, register_default_collate
-from .distributed import default_memory_budget
-from .engine import (
-    FRAME_CACHE_BYTES,
-    INDEX_BYTES,
-    TIMEOUT_S,
-    BatchData,
-    EngineHandle,
-    Layout,
-    Options,
-    torch_wanted,
-)
-from .errors import ReelpoolError, name_dataset
-from .hf_view import HfView, Reader
-from .metadata import LeRobotDatasetMetadata
-from .selection import delta_rows, select_cameras, select_episodes, target_sizes
-from .tables import Table, load_table
+from .collation import Item
+from .dataset_base import DatasetBase
+from .engine import BatchData, EngineHandle
+from .errors import ReelpoolError
+from .hf_view import Reader
 from .writing import WriteMode
 
 _BACKENDS = (None, "torchcodec", "pyav", "video_reader")
 
 
-class LeRobotDataset(WriteMode):
+class LeRobotDataset(WriteMode, DatasetBase):
     """Samples of a LeRobot dataset by index: LeRobot 0.6.1's items, decoded by the C engine.
 
     `ds[i]` is a dict: video cameras first, then the other features, both in info.json's order,
@@ -41,7 +29,9 @@ class LeRobotDataset(WriteMode):
     installed, else NumPy arrays.
 
     Arguments are those of LeRobot 0.6.1, and: `cameras` (keys to deliver), `resize` ((height,
-    width), or a dict by key, for RGB video), `on_corrupt` ("raise"), `num_threads` (None: the CPUs
+    width), or a dict by key, for RGB video), `on_corrupt` ("raise", or "substitute": a good
+    frame takes the place of one that cannot be decoded, TooManyBadSamplesError above
+    `max_bad_fraction` of them), `num_threads` (None: the CPUs
     granted; 0: the calling thread works; in a DataLoader worker None means the worker's own
     thread), `memory_budget` (bytes, or text such as "2GiB"; shared equally by DataLoader workers:
     batch memory beyond it is given back when it is free).
@@ -76,6 +66,7 @@ class LeRobotDataset(WriteMode):
         cameras: Sequence[str] | None = None,
         resize: tuple[int, int] | Mapping[str, tuple[int, int]] | None = None,
         on_corrupt: str = "raise",
+        max_bad_fraction: float = 1e-3,
         num_threads: int | None = None,
         memory_budget: int | str | None = None,
         storage_options: dict | None = None,
@@ -85,94 +76,33 @@ class LeRobotDataset(WriteMode):
                 f"video_backend={video_backend!r}: use None, 'torchcodec', 'pyav' or "
                 "'video_reader'; each means reelpool's decoder with torchcodec's pixels"
             )
-        if depth_output_unit not in ("m", "mm"):
-            raise ValueError(f"depth_output_unit must be 'm' or 'mm', not {depth_output_unit!r}")
-        if on_corrupt != "raise":
-            raise ValueError(f"on_corrupt={on_corrupt!r}: this version knows 'raise' only")
-        if not (isinstance(tolerance_s, (int, float)) and tolerance_s >= 0):
-            raise ValueError(f"tolerance_s must be a number of seconds >= 0, not {tolerance_s!r}")
-        if num_threads is not None and num_threads < 0:
-            raise ValueError(f"num_threads must be >= 0, not {num_threads}")
         self._check_write_arguments(batch_encoding_size, streaming_encoding)
-        self.set_image_transforms(image_transforms)
-        self.meta = LeRobotDatasetMetadata(
-            repo_id, root, revision, force_cache_sync, token=token, storage_options=storage_options
-        )
-        self.repo_id, self.root, self.revision = repo_id, self.meta.root, self.meta.revision
-        self.delta_timestamps, self.tolerance_s = delta_timestamps, float(tolerance_s)
-        self.episodes = select_episodes(self.meta, episodes, episode_filter)
-        videos, skipped = select_cameras(self.meta, cameras)
-        delivered = [*videos, *(k for k in self.meta.image_keys if k not in skipped)]
-        self._options = Options(
-            cameras=videos,
-            return_uint8=bool(return_uint8),
-            depth_unit=depth_output_unit,
-            resize=target_sizes(self.meta, resize, videos),
-            tolerance_s=float(tolerance_s),
-            deltas=delta_rows(self.meta, delta_timestamps, tolerance_s, delivered),
-            skipped=skipped,
-        )
-        self._num_threads = num_threads
-        self._memory_budget = None if memory_budget is None else env.parse_bytes(memory_budget)
-        self.meta.rescale_depth_stats(depth_output_unit)
-        self._reset()
-        _ = self._table  # a broken table is an error of the constructor
+        self._open(
+            repo_id, root, revision, force_cache_sync,
+            episodes=episodes, episode_filter=episode_filter, image_transforms=image_transforms,
+            delta_timestamps=delta_timestamps, tolerance_s=tolerance_s, return_uint8=return_uint8,
+            depth_output_unit=depth_output_unit, token=token, cameras=cameras, resize=resize,
+            on_corrupt=on_corrupt, max_bad_fraction=max_bad_fraction, num_threads=num_threads,
+            memory_budget=memory_budget, storage_options=storage_options,
+        )  # fmt: skip
 
     # -- state that does not travel --
 
     def _reset(self) -> None:
-        self._table_cache: Table | None = None
-        self._layout_cache: Layout | None = None
-        self._handle: EngineHandle | None = None
+        super()._reset()
         self._relative: dict[int, int] | None = None
         self._reader: Reader | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        volatile = ("_table_cache", "_layout_cache", "_handle", "_relative", "_reader")
-        return {k: v for k, v in self.__dict__.items() if k not in volatile}
+    def _volatile(self) -> tuple[str, ...]:
+        return (*super()._volatile(), "_relative", "_reader")
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._reset()
-
-    @property
-    def _table(self) -> Table:
-        if self._table_cache is None:
-            self._require_readable()
-            chosen = None if self.episodes is None else sorted(self.episodes)
-            self._table_cache = load_table(self.meta, chosen)
-        return self._table_cache
-
-    @property
-    def _layout(self) -> Layout:
-        if self._layout_cache is None:
-            self._layout_cache = Layout(self.meta, self._table, self._options)
-        return self._layout_cache
-
-    def _engine(self) -> Any:
-        handle = self._handle
-        if handle is None or handle.pid != os.getpid():
-            workers = self._workers()
-            threads = self._num_threads
-            if threads is None:
-                threads = 0 if workers else env.granted_cpus()
-            budget = self._memory_budget
-            if budget is None:
-                budget = default_memory_budget()
-            keep = max(0, budget // max(1, workers) - FRAME_CACHE_BYTES - INDEX_BYTES)
-            self._handle = handle = EngineHandle(
-                self._layout, num_threads=threads, shared=workers > 0, keep_bytes=keep
-            )
-        return handle.engine
-
-    @staticmethod
-    def _workers() -> int:
-        """Workers of the DataLoader that this process works for; 0 in any other process."""
-        if not torch_wanted(None):
-            return 0
-        from .torch_bridge import workers
-
-        return workers()
+    def _new_handle(self, workers: int) -> EngineHandle:
+        threads = self._num_threads
+        if threads is None:
+            threads = 0 if workers else env.granted_cpus()
+        return EngineHandle(
+            self._layout, num_threads=threads, shared=workers > 0, keep_bytes=self._free_bytes()
+        )
 
     # -- reading --
 
@@ -189,12 +119,11 @@ class LeRobotDataset(WriteMode):
         return row + count if row < 0 else row
 
     def _get(self, rows: Sequence[int]) -> BatchData:
-        use_torch = torch_wanted(None)
         try:
-            batch = self._engine().get(np.array(rows, np.int64), TIMEOUT_S)
-            return BatchData(self._layout, batch, use_torch, use_torch and self._workers() > 0)
+            batch = self._engine().get(np.array(rows, np.int64))
+            return self._batch_data(batch, len(self), distinct=True)
         except ReelpoolError as error:
-            name_dataset(error, self.repo_id, self.root)
+            self._named(error)
             raise
 
     def __getitem__(self, index: Any) -> Any:
@@ -211,24 +140,8 @@ class LeRobotDataset(WriteMode):
         rows = [self._row(index) for index in indices]
         if not rows:
             return []
-        data = self._get(rows)
-        values = {k: _rows_of(v) for k, v in data.tensors().items()}
-        items = []
-        if torch_wanted(None):
-            register_default_collate()
-        for position in range(len(rows)):
-            item = Item({k: v[position] for k, v in values.items()})
-            if self.image_transforms is None:
-                item._batch, item._pos = data, position
-            items.append(self._transformed(item))
-        return items
-
-    def _transformed(self, item: Item) -> Item:
-        if self.image_transforms is not None:
-            for key in self.meta.camera_keys:
-                if key in item and key not in self.meta.depth_keys:
-                    item[key] = self.image_transforms(item[key])
-        return item
+        items = self._items(self._get(rows))
+        return [self._transformed(item) for item in items]
 
     def get_raw_item(self, idx: Any) -> dict[str, Any]:
         """The stored row `idx`: no video, no windows, no `task`."""
@@ -237,51 +150,6 @@ class LeRobotDataset(WriteMode):
     def select_columns(self, column_names: str | list[str]) -> Any:
         """`hf_dataset.select_columns(column_names)`."""
         return self.hf_dataset.select_columns(column_names)
-
-    def stats(self) -> dict[str, Any]:
-        """Counters of this process's engine (empty before its first use); see docs/design.md."""
-        if self._handle is None or self._handle.pid != os.getpid():
-            return {}
-        stats = self._handle.engine.stats()
-        stats["reuse"] = stats["delivered"] / max(1, stats["decoded"])
-        return stats
-
-    def set_image_transforms(self, image_transforms: Callable | None) -> None:
-        """Replace the transform of RGB pictures; TypeError if it is not callable."""
-        if image_transforms is not None and not callable(image_transforms):
-            raise TypeError("image_transforms must be callable or None.")
-        self.image_transforms = image_transforms
-
-    def clear_image_transforms(self) -> None:
-        """Remove the transform."""
-        self.image_transforms = None
-
-    # -- facts --
-
-    @property
-    def fps(self) -> int:
-        """Frames per second of the dataset."""
-        return self.meta.fps
-
-    @property
-    def features(self) -> dict[str, dict]:
-        """All features by key, as in info.json."""
-        return self.meta.features
-
-    @property
-    def num_frames(self) -> int:
-        """Frames of the selected episodes."""
-        return self.meta.total_frames if self.episodes is None else self._table.num_rows
-
-    @property
-    def num_episodes(self) -> int:
-        """Selected episodes."""
-        return self.meta.total_episodes if self.episodes is None else len(self.episodes)
-
-    @property
-    def depth_output_unit(self) -> str:
-        """Unit of depth values, "m" or "mm"."""
-        return self._options.depth_unit
 
     @property
     def hf_dataset(self) -> Any:
@@ -305,30 +173,5 @@ class LeRobotDataset(WriteMode):
 
     def _ensure_reader(self) -> Reader:
         if self._reader is None:
-            self._reader = Reader(self, HfView(self))
+            self._reader = Reader(self, super().hf_dataset)
         return self._reader
-
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({{\n"
-            f"    Repository ID: '{self.repo_id}',\n"
-            f"    Number of selected episodes: '{self.num_episodes}',\n"
-            f"    Number of selected samples: '{self.num_frames}',\n"
-            f"    Features: '{list(self.features)}',\n"
-            "})"
-        )
-
-    def close(self) -> None:
-        """Stop this process's threads and free their memory. Reading starts them again."""
-        if self._handle is not None:
-            self._handle.close()
-            self._handle = None
-
-
-def _rows_of(value: Any) -> Sequence[Any]:
-    """The rows of a stacked value; rows of a 1-d array stay 0-d arrays."""
-    if isinstance(value, list):
-        return value
-    if isinstance(value, np.ndarray):
-        return [value[i, ...] for i in range(len(value))]
-    return value.unbind(0)

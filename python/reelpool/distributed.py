@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from typing import Any
 
 from . import env
 
@@ -64,3 +65,32 @@ def default_memory_budget() -> int:
     """Bytes that a rank's reading may take unless told: 4 GiB or a quarter of the granted memory,
     whichever is less, divided by the ranks of this node."""
     return min(4 << 30, env.granted_memory() // 4) // local_world_size()
+
+
+def sharded_by_accelerate(dataset: Any) -> str | None:
+    """What of Accelerate shares this dataset's samples out to several processes right now: the name
+    of its class; None if nothing does.
+
+    A prepared DataLoader over an IterableDataset reads it on rank 0 for all, or has each rank read
+    all of it and keep 1/W: either way the dataset must act as the only rank. With one process
+    Accelerate passes everything through.
+    """
+    module = sys.modules.get("accelerate.state")
+    if module is None:
+        return None
+    active = module.GradientState().active_dataloader
+    inner = getattr(active, "base_dataloader", None)
+    if inner is None:
+        return None
+    name = type(active).__name__  # its __class__ says DataLoader
+    splits = False
+    if name == "DataLoaderDispatcher":
+        splits = active.state.num_processes > 1
+    at = getattr(inner, "dataset", None)
+    for _ in range(16):  # wrappers around wrappers
+        if at is None or at is dataset:
+            break
+        if type(at).__name__ == "IterableDatasetShard" and at.num_processes > 1:
+            name, splits = "IterableDatasetShard", True
+        at = getattr(at, "dataset", None)
+    return name if splits and at is dataset else None

@@ -143,9 +143,9 @@ class Layout:
         except (NotFoundError, StorageError):
             pass  # reported at the sample that needs it
         except FormatError:
-            if not (self.meta.root / rel).is_dir():  # a folder is of no harm: it cannot be read
+            if not (self.meta._files.path / rel).is_dir():  # of no harm: it cannot be read
                 raise
-        return os.fsencode(self.meta.root / rel)
+        return os.fsencode(self.meta._files.path / rel)
 
     def _add_columns(self) -> None:
         table, options = self.table, self.options
@@ -173,9 +173,10 @@ class Layout:
         first = np.append(table.starts, table.num_rows).astype(np.int64)
         # Fields are numbered cameras, columns, pads, as the engine lays them out.
         return (
-            self.paths, first, np.ascontiguousarray(table.episodes, np.int64),
+            self.paths, first, np.ascontiguousarray(table.episodes, np.int64), None,
             np.ascontiguousarray(table.index), np.ascontiguousarray(table.timestamp),
-            float(self.options.tolerance_s), self.cameras, self.columns, self.pads, self.fields,
+            np.array([self.options.tolerance_s], np.float64), self.cameras, self.columns,
+            self.pads, self.fields,
         )  # fmt: skip
 
     def part_of(self, row: int) -> tuple[Layout, int]:
@@ -240,16 +241,42 @@ class EngineHandle:
     """One `_core.Engine` per process and use, made when first asked for."""
 
     def __init__(
-        self, layout: Layout, *, num_threads: int, prefetch_batches: int = 0, shared: bool = False,
-        keep_bytes: int,
+        self, layout: Layout | MixtureLayout, *, num_threads: int, prefetch_batches: int = 0,
+        shared: bool = False, keep_bytes: int, parked_bytes: int = 0,
+        max_decoders: int = DECODERS_PER_THREAD,
     ) -> None:  # fmt: skip
         core = load_core()
         self.layout = layout
         self.pid = os.getpid()
+        self.num_threads, self.prefetch_batches = num_threads, prefetch_batches
+        self.parked_bytes = parked_bytes
         self.engine = core.Engine(
             *layout.engine_arguments(), num_threads, prefetch_batches, shared, keep_bytes,
-            FRAME_CACHE_BYTES, INDEX_BYTES, DECODERS_PER_THREAD,
+            FRAME_CACHE_BYTES, parked_bytes, INDEX_BYTES, max_decoders, layout.substitute,
         )  # fmt: skip
+
+    def begin(self, feed: Any, ahead: int) -> None:
+        """Stream the batches of a `_core.Feed`, which is used up. Ends the stream before.
+
+        ahead: batches beyond those under way whose pictures are located, so that a decode run
+        serves them too.
+        """
+        self.engine.begin(feed, ahead)
+
+    def next(self, timeout_s: float) -> tuple[Any, int] | None:
+        """The stream's next core batch, and the positions that all ranks have with it."""
+        batch = self.engine.next(timeout_s)
+        return None if batch is None else (batch, batch.done)
+
+    def get(self, rows: np.ndarray) -> Any:
+        """A core batch of given rows, beside the stream."""
+        return self.engine.get(rows, TIMEOUT_S)
+
+    def stats(self) -> dict[str, Any]:
+        """The engine's counters, and `reuse`."""
+        stats = self.engine.stats()
+        stats["reuse"] = stats["delivered"] / max(1, stats["decoded"])
+        return stats
 
     def close(self) -> None:
         """Stop the threads. In a forked child: let go of the parent's engine."""
@@ -272,7 +299,7 @@ class BatchData:
         self.core_batch = batch
         self.lendable = lendable
         self.rows: np.ndarray = batch.rows
-        self.substitutes: list[tuple[int, int, int, str]] = (
+        self.substitutes: list[tuple[int, int, int, Exception]] = (
             batch.substitutes() if layout.substitute else []
         )
         for place, _, taken, _ in self.substitutes:
@@ -330,6 +357,15 @@ def _stacked(key: str, pictures: list[np.ndarray]) -> np.ndarray:
         what = f"camera {key}: pictures of different shapes in a batch: {sizes}"
         raise make_error(FormatError, what, camera=key)
     return np.stack(pictures)
+
+
+def batch_bytes(fields: Sequence[tuple[str, tuple[int, ...]]], samples: int) -> int:
+    """Bytes of a batch of so many samples."""
+    sizes = {"B": 1, "?": 1, "H": 2, "f": 4, "q": 8}
+    return sum(
+        (samples * sizes[kind] * int(np.prod(shape, dtype=np.int64)) + 63) // 64 * 64
+        for kind, shape in fields
+    )
 
 
 def torch_wanted(output: str | None) -> bool:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import env, order
+from . import env
+from .corruption import Substitutions
 from .dataset import LeRobotDataset
+from .dataset_base import sample_seed, seeded
 from .distributed import default_memory_budget, resolve_rank
 from .engine import (
     FRAME_CACHE_BYTES,
@@ -19,15 +20,20 @@ from .engine import (
     TIMEOUT_S,
     BatchData,
     EngineHandle,
-    load_core,
+    batch_bytes,
     torch_wanted,
 )
-from .errors import ReelpoolError, StateError, name_dataset
+from .errors import ClosedError, ReelpoolError, StateError
+from .loader_source import DatasetSource, MixtureSource, SamplerSource, request_of
+from .order import Share
+from .order_state import PART, check_epoch, position_of_step
+
+if TYPE_CHECKING:
+    from .streaming import StreamingLeRobotDataset
 
 logger = logging.getLogger("reelpool")
 
 _PAGES = 1 << 16  # what a block may have beyond its batch
-_SAMPLE_TAG = 4  # RP_TAG_SAMPLE: seeds image_transforms
 
 
 class Loader:
@@ -37,21 +43,29 @@ class Loader:
     (B, T); `task`, strings and language columns are lists of B. The memory of a batch is writable
     and the taker's alone until its last view is gone; then it is used again.
 
-    `shuffle=True` is an exact uniform permutation of all frames per epoch (`window` below the
-    number of frames: frames are spread over that many only; `locality=(g, k, J)`: up to k frames of
-    a GOP of g lie within J samples, so that each GOP is decoded once). `sampler` gives the indices
-    instead. With several ranks each takes its share of every global batch. `num_threads` and
-    `memory_budget` as in LeRobotDataset; a budget never changes the order, it lowers
-    `prefetch_batches`.
+    Over a `LeRobotDataset`, `shuffle=True` is an exact uniform permutation of all frames per epoch
+    (`window` below the number of frames: frames are spread over that many only; `locality=(g, k,
+    J)`: up to k frames of a GOP of g lie within J samples, so that each GOP is decoded once).
+    `sampler` gives the indices instead. Over a `StreamingLeRobotDataset` the order is the
+    dataset's own. A list of datasets of one kind is mixed by `weights` (None: by their frames);
+    `samples_per_epoch` (None: all their frames) ends a pass. `lanes` pins what otherwise follows
+    from the batch and world size.
+
+    With several ranks each takes its share of every global batch. `num_threads` and
+    `memory_budget` as in the dataset; a budget never changes the order, it lowers
+    `prefetch_batches`. `decoded_budget` (bytes; None: a quarter of the budget): decoded pictures
+    that wait for their batch.
 
     `iter()` runs the current epoch and advances the counter; a new iterator ends the one before.
     """
 
     def __init__(
         self,
-        dataset: LeRobotDataset,
+        dataset: LeRobotDataset | StreamingLeRobotDataset | Sequence[Any],
         batch_size: int,
         *,
+        weights: Sequence[float] | None = None,
+        samples_per_epoch: int | None = None,
         device: str = "cpu",
         output: str | None = None,
         num_threads: int | None = None,
@@ -59,49 +73,63 @@ class Loader:
         prefetch_batches: int = 2,
         drop_last: bool = False,
         memory_budget: int | str | None = None,
+        decoded_budget: int | str | None = None,
         shuffle: bool | None = None,
         seed: int | None = None,
         window: int | None = None,
         unit: int | None = None,
         locality: tuple[int, int, int] | None = None,
+        lanes: int | None = None,
         sampler: Iterable[int] | None = None,
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        if not isinstance(dataset, LeRobotDataset):
-            raise TypeError(
-                f"Loader reads a reelpool.LeRobotDataset, not {type(dataset).__name__}; "
-                "wrap other datasets in torch's DataLoader"
-            )
+        mixed = isinstance(dataset, (list, tuple))
+        datasets = list(dataset) if mixed else [dataset]  # type: ignore[arg-type]
+        _check_datasets(datasets)
         _check_counts(batch_size, prefetch_batches, num_threads, timeout_s)
         if device != "cpu":
             raise ValueError(f"device={device!r}: this version delivers on 'cpu' only")
-        if sampler is not None and shuffle:
-            raise ValueError("sampler= and shuffle=True exclude each other")
-        if not shuffle and not (window is None and unit is None and locality is None):
-            raise ValueError("window=, unit= and locality= need shuffle=True")
-        order.check_arguments(window, unit, locality)
-        self.dataset, self.batch_size, self.drop_last = dataset, int(batch_size), bool(drop_last)
-        self.shuffle, self.sampler, self.timeout_s = bool(shuffle), sampler, float(timeout_s)
-        self.seed = 0 if seed is None else int(seed)
+        if not mixed and not (weights is None and samples_per_epoch is None):
+            raise ValueError("weights= and samples_per_epoch= need a list of datasets")
+        request = request_of(
+            datasets, shuffle=shuffle, seed=seed, window=window, unit=unit, locality=locality,
+            lanes=lanes,
+        )  # fmt: skip
+        self._source: Any = None
+        if sampler is not None:
+            if shuffle:
+                raise ValueError("sampler= and shuffle=True exclude each other")
+            if mixed or not isinstance(dataset, LeRobotDataset):
+                raise ValueError("sampler= gives indices of one LeRobotDataset")
+            self._source = SamplerSource(dataset, sampler, request.seed)
+        elif mixed:
+            self._source = MixtureSource(datasets, weights, samples_per_epoch, request)
+        else:
+            self._source = DatasetSource(dataset, request)
+        self.dataset, self.sampler = dataset, sampler
+        self.batch_size, self.drop_last = int(batch_size), bool(drop_last)
+        self.shuffle, self.seed = request.shuffle, request.seed
+        self.timeout_s = float(timeout_s)
+        self._repeat = any(getattr(d, "repeat", False) for d in datasets)
         self._torch = torch_wanted(output)
-        self._num_threads = dataset._num_threads if num_threads is None else num_threads
+        self._num_threads = datasets[0]._num_threads if num_threads is None else num_threads
         self._prefetch = int(prefetch_batches)
-        budget = dataset._memory_budget if memory_budget is None else env.parse_bytes(memory_budget)
-        self._explicit_budget = budget is not None
-        self._budget = budget
-        self._window, self._unit, self._locality = window, unit, locality
-        self._rank_arguments = (rank, world_size)
-        if rank is not None or world_size is not None:
-            resolve_rank(rank, world_size)
+        budget = memory_budget
+        if budget is None:
+            budget = datasets[0]._memory_budget
+        self._budget = None if budget is None else env.parse_bytes(budget)
+        self._decoded = None if decoded_budget is None else env.parse_bytes(decoded_budget)
+        self._rank_arguments = _rank_arguments(datasets, rank, world_size)
         self._frozen_rank: tuple[int, int] | None = None
         self._epoch, self._resume, self._pinned = 0, 0, False
-        self._loaded: tuple[int, int] | None = None  # lanes and unit of a loaded state
+        self._loaded: Any = None  # the order of a loaded state
         self._handle: EngineHandle | None = None
+        self._substitutions: Substitutions | None = None
         self._iterator: _Batches | None = None
         self._closed = False
         self._repeated = 0
-        if self._explicit_budget:
+        if self._budget is not None:
             self._fitting_prefetch()
 
     # -- order --
@@ -112,78 +140,54 @@ class Loader:
         return self._frozen_rank
 
     @property
-    def _runs(self) -> np.ndarray:
-        return order.runs_of(self.dataset._table)
+    def _size(self) -> int:
+        """Samples of a global batch."""
+        return self.batch_size * self._rank()[1]
 
-    def _params(self) -> order.OrderParams | None:
-        if not self.shuffle:
-            return None
-        params = order.default_params(
-            int(self._runs[:, 2].sum()), window=self._window, unit=self._unit,
-            locality=self._locality, global_batch=self.batch_size * self._rank()[1],
-        )  # fmt: skip
-        if self._loaded is None:
-            return params
-        return dataclasses.replace(params, C=self._loaded[0], U=self._loaded[1])
-
-    def _rows(self, epoch: int, done: int) -> np.ndarray:
-        rank, world = self._rank()
-        if self.sampler is not None:
-            if hasattr(self.sampler, "set_epoch"):
-                self.sampler.set_epoch(epoch)
-            indices = [self.dataset._row(i) for i in self.sampler]
-            rows, lanes = np.array(indices, np.int64), 1
-        else:
-            params = self._params()
-            rows = order.epoch_rows(self._runs, self.seed, epoch, params)
-            lanes = 1 if params is None else params.C
-        mine, self._repeated = order.rank_rows(
-            rows, lanes, done, self.batch_size, rank, world, self.drop_last
-        )
-        return np.ascontiguousarray(mine)
+    def _order(self) -> Any:
+        return self._source.params(self._size, self._loaded)
 
     def __len__(self) -> int:
         """This rank's batches per epoch."""
-        count = len(self.sampler) if self.sampler is not None else len(self.dataset)  # type: ignore[arg-type]
-        size = self.batch_size * self._rank()[1]
-        return count // size if self.drop_last else -(-count // size)
+        count, size = self._source.total, self._size
+        return count // size if self.drop_last or self._repeat else -(-count // size)
 
     # -- iteration --
 
-    def _engine(self) -> Any:
+    def _engine(self) -> EngineHandle:
         if self._closed:
-            from .errors import ClosedError
-
             raise ClosedError("this Loader was closed. Make a new one")
         if self._handle is None or self._handle.pid != os.getpid():
-            layout = self.dataset._layout
             threads = env.granted_cpus() if self._num_threads is None else self._num_threads
             prefetch = self._fitting_prefetch() if threads > 0 else 0
             # Free memory beyond what is in flight goes back: a consumer may have held many batches.
-            keep = (prefetch + 2) * (self._batch_bytes() + _PAGES)
+            batches = (prefetch + 2) * (self._batch_bytes() + _PAGES)
             self._handle = EngineHandle(
-                layout, num_threads=threads, prefetch_batches=prefetch, keep_bytes=keep
-            )
-        return self._handle.engine
+                self._source.layout, num_threads=threads, prefetch_batches=prefetch,
+                keep_bytes=batches, parked_bytes=self._parked_bytes(batches),
+            )  # fmt: skip
+        return self._handle
+
+    def _total_budget(self) -> int:
+        return default_memory_budget() if self._budget is None else self._budget
+
+    def _parked_bytes(self, batches: int) -> int:
+        """Bytes for decoded pictures that wait for their batch."""
+        if self._decoded is not None:
+            return self._decoded
+        budget = self._total_budget()
+        return max(0, min(budget // 4, budget - batches - FRAME_CACHE_BYTES - INDEX_BYTES))
 
     def _batch_bytes(self) -> int:
         """Bytes of one batch."""
-        sizes = {"B": 1, "?": 1, "H": 2, "f": 4, "q": 8}
-        fields = self.dataset._layout.fields
-        return sum(
-            (self.batch_size * sizes[kind] * int(np.prod(shape, dtype=np.int64)) + 63) // 64 * 64
-            for kind, shape in fields
-        )
+        return batch_bytes(self._source.layout.fields, self.batch_size)
 
     def _fitting_prefetch(self) -> int:
         """`prefetch_batches`, lowered to what the memory budget holds."""
-        budget = self._budget
-        if budget is None:
-            budget = default_memory_budget()
-        one = self._batch_bytes()
+        budget, one = self._total_budget(), self._batch_bytes()
         free = budget - FRAME_CACHE_BYTES - INDEX_BYTES
         fits = free // max(1, one) - 1
-        if fits < 1 and self._explicit_budget:
+        if fits < 1 and self._budget is not None:
             need = 2 * one + FRAME_CACHE_BYTES + INDEX_BYTES
             raise ValueError(
                 f"memory_budget={budget} holds no two batches of {one} bytes: "
@@ -195,38 +199,51 @@ class Loader:
         return min(self._prefetch, fits)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        engine = self._engine()
+        handle = self._engine()
         if self._iterator is not None:
             self._iterator.ended = True
         epoch, done = self._epoch, self._resume
+        iterator = _Batches(self, epoch, done, handle)
         self._epoch, self._resume = epoch + 1, 0
-        engine.begin(self._rows(epoch, done), self.batch_size, self.drop_last)
-        self._iterator = _Batches(self, epoch, done, engine)
-        return self._iterator
+        self._iterator = iterator
+        return iterator
+
+    def _begin(self, handle: EngineHandle, epoch: int, done: int) -> None:
+        """Start the stream of one epoch's rest."""
+        source, params, size = self._source, self._order(), self._size
+        share = Share(self.batch_size, *self._rank())
+        feed = source.feed(epoch, done, params, share, self.drop_last, self._repeat)
+        left = max(0, source.total - done) % size
+        short = left and left < share.world and not (self.drop_last or self._repeat)
+        self._repeated = share.world - left if short else 0
+        handle.begin(feed, source.ahead(params, size))
+        if self._substitutions is not None:
+            self._substitutions.begin(source.total // share.world)
 
     def _deliver(self, batch: Any, epoch: int) -> dict[str, Any]:
-        data = BatchData(self.dataset._layout, batch, self._torch)
+        source = self._source
+        fetch = self._engine().get if source.layout.substitute else None
+        data = BatchData(source.layout, batch, self._torch, fetch=fetch)
+        if data.substitutes:
+            if self._substitutions is None:
+                self._substitutions = Substitutions(
+                    source.layout, source.datasets()[0]._max_bad_fraction,
+                    source.total // self._rank()[1],
+                )  # fmt: skip
+            self._substitutions.note(data.substitutes)
         values = data.tensors()
-        transform = self.dataset.image_transforms
-        if transform is not None:
-            values = self._transformed(values, data.rows, epoch, transform)
+        if any(d.image_transforms is not None for d in source.datasets()):
+            values = self._transformed(values, data.rows, epoch)
         return values
 
-    def _transformed(
-        self, values: dict[str, Any], rows: np.ndarray, epoch: int, transform: Callable
-    ) -> dict[str, Any]:
-        meta, table = self.dataset.meta, self.dataset._table
-        keys = [k for k in meta.camera_keys if k in values and k not in meta.depth_keys]
+    def _transformed(self, values: dict[str, Any], rows: np.ndarray, epoch: int) -> dict[str, Any]:
+        datasets = self._source.datasets()
+        keys = [k for k in datasets[0]._picture_keys() if k in values]
         done: dict[str, list] = {key: [] for key in keys}
-        for position, row in enumerate(rows.tolist()):
-            seed = load_core().hash64(self.seed % 2**64, epoch, _SAMPLE_TAG, int(table.index[row]))
-            if self._torch:
-                from .torch_bridge import seeded
-
-                with seeded(seed):
-                    for key in keys:
-                        done[key].append(transform(values[key][position]))
-            else:
+        for position, (dataset, row, seed) in enumerate(self._source.samples(rows)):
+            transform = dataset.image_transforms or _unchanged
+            number = sample_seed(seed, epoch, int(dataset._table.index[row]))
+            with seeded(number if self._torch else None):
                 for key in keys:
                     done[key].append(transform(values[key][position]))
         if self._torch:
@@ -241,63 +258,45 @@ class Loader:
         """The epoch of the next `iter()`. After `load_state_dict`, one at or below the counter is
         ignored: wrappers send 0, 1, ... to a resumed run too.
         """
-        if isinstance(epoch, bool) or not hasattr(epoch, "__index__") or not 0 <= epoch < 2**32:
-            raise ValueError(f"epoch must be an integer of 0..2^32 - 1, not {epoch!r}")
+        check_epoch(epoch)
         if self._pinned and epoch <= self._epoch:
             return
         self._epoch, self._resume = int(epoch), 0
 
-    def _order_fields(self) -> dict[str, Any]:
-        """Every field of the state, at the start of the counter's epoch."""
-        own: dict[str, Any] = {"v": order.VERSION}
-        if self.sampler is None:
-            own["dataset"] = order.fingerprint(self._runs)
-            own["seed"] = self.seed
-        own["epoch"], own["samples_done"] = self._epoch, self._resume
-        if self.sampler is None:
-            params = self._params() or order.OrderParams(C=1, U=0, R=1)
-            own.update(C=params.C, U=params.U, R=params.R, k=params.k, g=params.g, J=params.J)
-        return own
-
     def state_dict(self) -> dict[str, Any]:
-        """Where the consumers of all ranks stand: JSON of at most 256 bytes, equal on all ranks."""
-        state = self._order_fields()
-        state["epoch"], state["samples_done"] = self._position()
-        return state
+        """Where the consumers of all ranks stand: JSON of at most 256 bytes for one dataset, equal
+        on all ranks.
+        """
+        return self._source.state(*self._position(), self._order())
 
     def _position(self) -> tuple[int, int]:
         """(epoch, samples of it that all ranks have): of the latest pass, unless it is complete."""
         live = self._iterator
-        return (self._epoch, self._resume) if live is None else (live.epoch, live.samples_done())
+        return (self._epoch, self._resume) if live is None else (live.epoch, live.done)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at `state` with the next `iter()`. StateError names the field that differs."""
-        own = self._order_fields()
-        adopted = None
-        if self.shuffle and isinstance(state, dict):
-            adopted = order.adopted(state, own, self._unit)
-            if adopted is not None:
-                own["C"], own["U"] = adopted
-        order.check_state(state, own)
-        total = len(self.sampler) if self.sampler is not None else len(self.dataset)  # type: ignore[arg-type]
-        if state["samples_done"] > total:
-            raise StateError(f"state field 'samples_done' is beyond the epoch's {total} samples")
+        if isinstance(state, dict) and PART in state:
+            raise StateError(
+                f"state field {PART!r}: it is one DataLoader worker's. Use state_for_step(step)"
+            )
+        epoch, done, params = self._source.load(state, self._size)
+        if done > self._source.total:
+            raise StateError(
+                f"state field 'samples_done' is beyond the epoch's {self._source.total} samples"
+            )
         if self._iterator is not None:
             self._iterator.ended = True
             self._iterator = None
-        self._loaded = adopted
-        self._epoch, self._resume = int(state["epoch"]), int(state["samples_done"])
+        self._epoch, self._resume, self._loaded = epoch, done, params
         self._pinned = True
 
     def state_for_step(self, step: int) -> dict[str, Any]:
         """The state after `step` batches of every rank, counted from epoch 0."""
-        if not hasattr(step, "__index__") or step < 0:
-            raise ValueError(f"step must be an integer >= 0, not {step!r}")
-        per_epoch = max(1, len(self))
-        state = self._order_fields()
-        state["epoch"] = step // per_epoch
-        state["samples_done"] = step % per_epoch * self.batch_size * self._rank()[1]
-        return state
+        epoch, done = position_of_step(
+            step, self._source.total, self._size, self.drop_last, self._repeat
+        )
+        return self._source.state(epoch, done, self._order())
 
     # -- end --
 
@@ -305,9 +304,13 @@ class Loader:
         """Counters of the engine; empty before the first `iter()`. Keys: docs/design.md."""
         if self._handle is None or self._handle.pid != os.getpid():
             return {}
-        stats = self._handle.engine.stats()
-        stats["reuse"] = stats["delivered"] / max(1, stats["decoded"])
+        stats = self._handle.stats()
         stats["repeated_tail"] = self._repeated
+        stats["substituted"] = 0 if self._substitutions is None else self._substitutions.total
+        if isinstance(self._source, MixtureSource):
+            params = self._order()
+            lanes = 1 if params is None else sum(p.C for p in params)
+            stats["weights"] = None if params is None else [p.C / lanes for p in params]
         return stats
 
     def close(self) -> None:
@@ -327,7 +330,7 @@ class Loader:
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
-        state.update(_handle=None, _iterator=None, _frozen_rank=None)
+        state.update(_handle=None, _iterator=None, _frozen_rank=None, _substitutions=None)
         state["_epoch"], state["_resume"] = self._position()
         return state
 
@@ -335,47 +338,85 @@ class Loader:
 class _Batches:
     """Iterator over the rest of one epoch."""
 
-    def __init__(self, loader: Loader, epoch: int, start: int, engine: Any) -> None:
-        self.loader, self.epoch, self.start, self.engine = loader, epoch, start, engine
-        self.batches = 0
+    def __init__(self, loader: Loader, epoch: int, done: int, handle: EngineHandle) -> None:
+        self.loader, self.epoch, self.handle = loader, epoch, handle
+        self.done = done  # samples of the epoch that all ranks' consumers have
         self.ended = False
         self._pid = os.getpid()
+        loader._begin(handle, epoch, done)
 
     def __iter__(self) -> _Batches:
         return self
 
-    def samples_done(self) -> int:
-        """Positions of the epoch that all ranks' consumers have."""
-        loader = self.loader
-        total = len(loader.sampler) if loader.sampler is not None else len(loader.dataset)  # type: ignore[arg-type]
-        return min(total, self.start + self.batches * loader.batch_size * loader._rank()[1])
-
     def __next__(self) -> dict[str, Any]:
+        loader = self.loader
         if self.ended:
             raise StopIteration
-        if self._pid != os.getpid():
-            self._continue_in_child()
+        if self._pid != os.getpid():  # after a fork: a new engine, at this iterator's position
+            self._pid, self.handle = os.getpid(), loader._engine()
+            loader._begin(self.handle, self.epoch, self.done)
         try:
-            batch = self.engine.next(self.loader.timeout_s)
-            values = None if batch is None else self.loader._deliver(batch, self.epoch)
+            found = self.handle.next(loader.timeout_s)
+            values = None if found is None else loader._deliver(found[0], self._epoch_of(found[1]))
         except Exception as error:  # an error is this batch's, and the last thing of this pass
             self.ended = True
             if isinstance(error, ReelpoolError):
-                name_dataset(error, self.loader.dataset.repo_id, self.loader.dataset.root)
+                loader._source.name_error(error)
             raise
-        if values is None:
+        if found is None or values is None:
             self.ended = True
-            self.loader._iterator = None
+            loader._iterator = None
             raise StopIteration
-        self.batches += 1
+        source = loader._source
+        if isinstance(source, SamplerSource):  # its feed knows this rank's rows only
+            self.done = min(source.total, self.done + loader._size)
+        else:
+            self.done = source.done(self.epoch, found[1])
         return values
 
-    def _continue_in_child(self) -> None:
-        """After a fork: a new engine, at this iterator's position."""
+    def _epoch_of(self, done: int) -> int:
+        """The epoch of a batch: beyond this pass's own where the stream has no end."""
         loader = self.loader
-        self.start, self.batches, self._pid = self.samples_done(), 0, os.getpid()
-        self.engine = loader._engine()
-        self.engine.begin(loader._rows(self.epoch, self.start), loader.batch_size, loader.drop_last)
+        if not loader._repeat:
+            return self.epoch
+        return (
+            self.epoch + max(0, loader._source.done(self.epoch, done) - 1) // loader._source.total
+        )
+
+
+def _unchanged(picture: Any) -> Any:
+    return picture
+
+
+def _check_datasets(datasets: list[Any]) -> None:
+    if not datasets:
+        raise ValueError("a list of datasets must hold at least one")
+    for dataset in datasets:
+        if not hasattr(dataset, "_layout"):
+            raise TypeError(
+                "Loader reads a reelpool.LeRobotDataset or StreamingLeRobotDataset, not "
+                f"{type(dataset).__name__}; wrap other datasets in torch's DataLoader"
+            )
+    if len({isinstance(dataset, LeRobotDataset) for dataset in datasets}) > 1:
+        raise TypeError("a list of datasets holds map-style or streaming ones, not both kinds")
+
+
+def _rank_arguments(
+    datasets: list[Any], rank: int | None, world_size: int | None
+) -> tuple[int | None, int | None]:
+    """The explicit rank: the Loader's, or the dataset's."""
+    if rank is not None or world_size is not None:
+        resolve_rank(rank, world_size)
+    for dataset in datasets:
+        own = getattr(dataset, "_rank_arguments", (None, None))
+        if own == (None, None):
+            continue
+        if rank is not None and own != (rank, world_size):
+            raise ValueError(
+                f"rank={rank} of {world_size}, but the dataset has {own[0]} of {own[1]}"
+            )
+        rank, world_size = own
+    return rank, world_size
 
 
 def _check_counts(batch_size: Any, prefetch: Any, threads: Any, timeout_s: Any) -> None:

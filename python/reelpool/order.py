@@ -1,21 +1,25 @@
-"""The sample order of a dataset, as the C core computes it, and the state that resumes it."""
+"""The sample order of a dataset, as the C core computes it: its parameters, and its feeds."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from .engine import load_core
-from .errors import StateError
 
 if TYPE_CHECKING:
+    from .engine import Layout
     from .tables import Table
 
 VERSION = 1
-SEQUENTIAL, SHUFFLED = "sequential", "shuffled"
+MAX_LANES = 65536
+_LANES = 64  # at least so many, where the mode has lanes
+_UNIT = 64
+_WINDOW = 65536
+_SPAN = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +32,157 @@ class OrderParams:
     k: int = 1
     g: int = 1
     J: int = 0
+
+
+SEQUENTIAL_PARAMS = OrderParams(C=1, U=0, R=1)  # what a state says of ascending ids
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What was asked of an order. None: the default of the mode.
+
+    mode: "uniform" (one permutation unless `window` is below the frames) or "lanes" (unless it is
+    not). locality: (g, k, J), None or "auto". at_least: lanes at least; lanes: exactly.
+    """
+
+    shuffle: bool = True
+    seed: int = 0
+    mode: str = "uniform"
+    window: int | None = None
+    episode_pool_size: int | None = None
+    frame_shuffle_buffer_size: int | None = None
+    at_least: int | None = None
+    lanes: int | None = None
+    unit: int | None = None
+    locality: Any = None
+
+    def check(self) -> None:
+        """ValueError naming the argument that is outside its limits."""
+        counts = (
+            ("window", self.window),
+            ("episode_pool_size", self.episode_pool_size),
+            ("frame_shuffle_buffer_size", self.frame_shuffle_buffer_size),
+        )
+        for name, value in counts:
+            if value is not None and not (is_int(value) and value >= 1):
+                raise ValueError(f"{name} must be an integer >= 1, not {value!r}")
+        for name, value in (("max_buffer_input_shards", self.at_least), ("lanes", self.lanes)):
+            if value is not None and not (is_int(value) and 1 <= value <= MAX_LANES):
+                raise ValueError(f"{name} must be an integer of 1..{MAX_LANES}, not {value!r}")
+        if self.unit is not None and not (is_int(self.unit) and 0 <= self.unit < 2**31):
+            raise ValueError(f"unit must be a number of frames >= 0, not {self.unit!r}")
+        if self.locality is None or (self.locality == "auto" and self.mode == "lanes"):
+            return
+        found = self.locality
+        fits = isinstance(found, (tuple, list)) and len(found) == 3 and all(map(is_int, found))
+        if not (fits and found[0] >= 1 and 1 <= found[1] <= found[0] and found[2] >= 0):
+            raise ValueError(f"locality must be (g, k, J), 1 <= k <= g, J >= 0, not {found!r}")
+
+
+class Facts(NamedTuple):
+    """What the defaults follow from: frames, episodes, the longest GOP that info.json tells (0: it
+    tells none; None: no video), and the frames that video deltas span.
+    """
+
+    count: int
+    runs: int
+    gop: int | None
+    span: int
+
+    @property
+    def mean(self) -> int:
+        """Frames of an episode on average, rounded up."""
+        return max(1, -(-self.count // max(1, self.runs)))
+
+
+def is_int(value: Any) -> bool:
+    """Whether a value counts as an integer: anything with `__index__` but bool."""
+    return hasattr(value, "__index__") and not isinstance(value, bool)
+
+
+def facts_of(layout: Layout) -> Facts:
+    """The facts of a dataset. They follow from metadata, episodes and deltas alone, so that each
+    process finds the same.
+    """
+    meta, table = layout.meta, layout.table
+    gops = [_declared_gop(meta.features[key]) for key in meta.video_keys]
+    deltas = [layout.options.deltas.get(key) for key in meta.video_keys]
+    spans = [max(rows) - min(rows) for rows in deltas if rows is not None]
+    gop = max(gops) if gops else None
+    return Facts(table.num_rows, len(table.lengths), gop, max(spans, default=0))
+
+
+def _declared_gop(feature: dict) -> int:
+    info = feature.get("info") or feature.get("video_info") or {}
+    value = info.get("video.g") if isinstance(info, dict) else None
+    return int(value) if is_int(value) and 0 < value < 2**31 else 0
+
+
+def resolve(request: Request, facts: Facts, global_batch: int | None) -> OrderParams | None:
+    """The parameters of an order; None for ascending ids. ValueError for too many lanes.
+
+    global_batch: samples of all ranks per step; None where nobody said.
+    """
+    if not request.shuffle:
+        return None
+    k, g, span = _visits(request, facts)
+    uniform = request.mode == "uniform" if request.window is None else False
+    if request.window is not None and request.window >= facts.count:
+        uniform = True
+    if uniform and request.lanes is None:
+        unit = _UNIT if request.unit is None else request.unit
+        explicit = request.locality not in (None, "auto")
+        if not explicit:
+            k, g, span = 1, 1, 0
+        return OrderParams(C=1, U=unit, R=max(1, facts.count), k=k, g=g, J=span)
+    lanes = _lanes(request, global_batch)
+    unit = request.unit
+    if unit is None:
+        unit = _UNIT
+        if request.mode == "lanes" and facts.span:
+            unit = max(_UNIT, 4 * facts.span)
+            unit = 0 if 4 * facts.span >= facts.mean else unit
+    window = _window(request, facts, lanes, unit)
+    return OrderParams(C=lanes, U=unit, R=window, k=k, g=g, J=span)
+
+
+def _visits(request: Request, facts: Facts) -> tuple[int, int, int]:
+    """(k, g, J)."""
+    if request.locality == "auto":
+        if facts.gop is None:
+            return 1, 1, 0
+        g = facts.gop or 2
+        k, span = (g if g <= 4 else -(-g // 4)), _SPAN
+    elif request.locality is None:
+        return 1, 1, 0
+    else:
+        g, k, span = map(int, request.locality)
+    return (1, 1, 0) if k == 1 else (k, g, span)
+
+
+def _lanes(request: Request, global_batch: int | None) -> int:
+    if request.lanes is not None:
+        return int(request.lanes)
+    least = max(_LANES, request.at_least or 0)
+    lanes = least if global_batch is None else -(-least // global_batch) * global_batch
+    if lanes > MAX_LANES:
+        raise ValueError(
+            f"a global batch of {global_batch} samples needs {lanes} lanes, more than {MAX_LANES}: "
+            "give lanes="
+        )
+    return lanes
+
+
+def _window(request: Request, facts: Facts, lanes: int, unit: int) -> int:
+    if request.window is not None:
+        return int(request.window)
+    if request.episode_pool_size is not None:
+        return max(1, min(facts.count, int(request.episode_pool_size) * facts.mean))
+    if request.frame_shuffle_buffer_size is not None:
+        return max(1, min(facts.count, int(request.frame_shuffle_buffer_size)))
+    if request.mode == "uniform":
+        return max(1, facts.count)
+    return max(_WINDOW, 4 * lanes * (unit or facts.mean))
 
 
 def runs_of(table: Table) -> np.ndarray:
@@ -43,48 +198,43 @@ def fingerprint(runs: np.ndarray) -> str:
     return digest.hexdigest()[:16]
 
 
-def default_params(
-    count: int, *, window: int | None, unit: int | None,
-    locality: tuple[int, int, int] | None, global_batch: int,
-) -> OrderParams:  # fmt: skip
-    """The parameters of a shuffled map-style order: uniform unless `window` is below the frames."""
-    g, k, j = locality if locality is not None else (1, 1, 0)
-    if k == 1:
-        g, j = 1, 0
-    if window is None or window >= count:
-        return OrderParams(C=1, U=64 if unit is None else unit, R=count, k=k, g=g, J=j)
-    lanes = -(-64 // global_batch) * global_batch
-    return OrderParams(C=lanes, U=64 if unit is None else unit, R=window, k=k, g=g, J=j)
+def feed_set(runs: np.ndarray, seed: int, params: OrderParams | None, first_row: int = 0) -> tuple:
+    """One dataset as `_core.Feed` takes it; params None: ascending ids."""
+    if params is None:
+        return (runs, 0, 0, 0, 1, 1, 1, 0, first_row)
+    return (runs, seed % 2**64, params.C, params.U, params.R, params.k, params.g, params.J,
+            first_row)  # fmt: skip
 
 
-def check_arguments(window: Any, unit: Any, locality: Any) -> None:
-    """ValueError for a window, unit or locality outside its limits."""
-    if window is not None and not (_is_int(window) and window >= 1):
-        raise ValueError(f"window must be a number of frames >= 1, not {window!r}")
-    if unit is not None and not (_is_int(unit) and 0 <= unit < 2**31):
-        raise ValueError(f"unit must be a number of frames >= 0, not {unit!r}")
-    if locality is None:
-        return
-    fits = isinstance(locality, (tuple, list)) and len(locality) == 3
-    fits = fits and all(map(_is_int, locality))
-    if not (fits and locality[0] >= 1 and 1 <= locality[1] <= locality[0] and locality[2] >= 0):
-        raise ValueError(f"locality must be (g, k, J), 1 <= k <= g, J >= 0, not {locality!r}")
+def ahead_batches(params: OrderParams | None, global_batch: int, workers: int = 1) -> int:
+    """A worker's batches within which all frames of a visit come."""
+    if params is None or params.k == 1:
+        return 0
+    return -(-params.J * params.C // (global_batch * workers))
 
 
-def _is_int(value: Any) -> bool:
-    return hasattr(value, "__index__") and not isinstance(value, bool)
-
-
-def adopted(state: dict[str, Any], own: dict[str, Any], unit: int | None) -> tuple[int, int] | None:
-    """(C, U) that a windowed order takes over from a state: its lanes, which followed the batch
-    size of the run that made it, and its unit unless `unit` is given. None: nothing to take over.
+class Share(NamedTuple):
+    """Whose batches a feed holds: `batch` samples for rank `rank` of `world`, and of its batches
+    those of DataLoader worker `worker` of `workers`.
     """
-    lanes, cut, count = state.get("C"), state.get("U"), own["R"]
-    if own["C"] == 1 or state.get("R") != count or not (_is_int(lanes) and 1 < lanes <= 65536):
-        return None
-    if unit is not None or not (_is_int(cut) and 0 <= cut < 2**31):
-        cut = own["U"]
-    return int(lanes), int(cut)
+
+    batch: int
+    rank: int = 0
+    world: int = 1
+    worker: int = 0
+    workers: int = 1
+
+    @property
+    def size(self) -> int:
+        """Samples of a global batch."""
+        return self.batch * self.world
+
+
+def new_feed(
+    sets: list[tuple], epoch: int, start: int, stop: int, share: Share, drop_last: bool
+) -> Any:
+    """A `_core.Feed`: the batches of `share`, positions [start, stop) (stop < 0: without end)."""
+    return load_core().Feed(sets, epoch, start, stop, *share, drop_last)
 
 
 def epoch_rows(runs: np.ndarray, seed: int, epoch: int, params: OrderParams | None) -> np.ndarray:
@@ -121,28 +271,3 @@ def rank_rows(
         taken = core.order_slice(lanes, p, q, rank, world, slots)
         parts.append(rows[slots[:taken]])
     return (np.concatenate(parts) if parts else np.empty(0, np.int64)), repeated
-
-
-def check_state(state: dict[str, Any], own: dict[str, Any]) -> None:
-    """StateError naming the first field in which a state does not fit this order."""
-    if not isinstance(state, dict) or "samples_done" not in state:
-        found = sorted(map(str, state)) if isinstance(state, dict) else state
-        raise StateError(f"this is no state of a Loader, it lacks field 'samples_done': {found!r}")
-    if state.get("v") != VERSION:
-        raise StateError(f"state field 'v' is {state.get('v')!r}, this version reads {VERSION}")
-    for field, value in own.items():
-        if field in ("epoch", "samples_done", "v"):
-            continue
-        if field not in state:
-            raise StateError(f"state field {field!r} is missing: it was made by another order")
-        if state[field] != value:
-            raise StateError(
-                f"state field {field!r} is {state[field]!r}, this loader has {value!r}: load it "
-                "into the same dataset, selection, seed and order"
-            )
-    extra = [f for f in state if f not in own]
-    if extra:
-        raise StateError(f"state field {extra[0]!r} is unknown here: it was made by another order")
-    for field, limit in (("epoch", 2**32), ("samples_done", 2**63)):
-        if field not in state or not (_is_int(state[field]) and 0 <= state[field] < limit):
-            raise StateError(f"state field {field!r} is {state.get(field)!r}, no count")

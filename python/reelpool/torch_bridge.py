@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import IterableDataset
 
-__all__ = ["LentBatch", "from_numpy", "seeded", "workers"]
+__all__ = ["IterableDataset", "LentBatch", "from_numpy", "seeded", "workers"]
 
 _maps: dict[tuple[int, int, int], Any] = {}  # (pid, start time, block id) -> BlockMap
 _maps_lock = threading.Lock()
@@ -163,3 +164,15 @@ def depth_values(
     if mm:
         table.mul_(1000.0).round_().clamp_(0.0, 65535.0)
     return table.numpy()
+
+
+def worker_info() -> tuple[int, int, int] | None:
+    """(number, workers, seed that they have in common) of this DataLoader worker; else None."""
+    info = torch.utils.data.get_worker_info()
+    return None if info is None else (info.id, info.num_workers, (info.seed - info.id) % 2**63)
+
+
+def shared_int64(count: int) -> tuple[torch.Tensor, np.ndarray]:
+    """Zeros in memory that travels to other processes as itself: the tensor, and its array."""
+    memory = torch.zeros(count, dtype=torch.int64).share_memory_()
+    return memory, memory.numpy()

@@ -113,16 +113,67 @@ def test_rank_slices_cover_each_batch_and_do_not_depend_on_the_world(
         assert at == [len(mine) for mine, _ in parts]
 
 
-def test_default_parameters():
-    def of(**changes):
-        arguments = {"window": None, "unit": None, "locality": None, "global_batch": 48}
-        return order.default_params(5000, **arguments | changes)
+def of(facts=(5000, 50, 2, 0), batch=48, **changes):
+    request = order.Request(**{"mode": "lanes", "locality": "auto"} | changes)
+    request.check()
+    return order.resolve(request, order.Facts(*facts), batch)
 
-    assert of() == params(1, 64, 5000, 1, 1, 0) == of(window=5000) == of(window=9999)
-    assert of(window=1000) == params(96, 64, 1000, 1, 1, 0)
-    assert of(window=1000, global_batch=100).C == 100
-    assert of(window=1000, unit=0, locality=(10, 3, 16)) == params(96, 0, 1000, 3, 10, 16)
-    assert of(locality=(10, 1, 16)) == params(1, 64, 5000, 1, 1, 0)
+
+def uniform(**changes):
+    return of(**{"mode": "uniform", "locality": None} | changes)
+
+
+def test_default_parameters_of_a_map_style_order():
+    assert uniform(shuffle=False) is None
+    assert uniform() == params(1, 64, 5000, 1, 1, 0) == uniform(window=5000) == uniform(window=9999)
+    assert uniform(window=1000) == params(96, 64, 1000, 1, 1, 0)
+    assert uniform(window=1000, batch=100).C == 100
+    visits = uniform(window=1000, unit=0, locality=(10, 3, 16))
+    assert visits == params(96, 0, 1000, 3, 10, 16)
+    assert uniform(locality=(10, 1, 16)) == params(1, 64, 5000, 1, 1, 0)
+    assert uniform(locality=(4, 2, 8)) == params(1, 64, 5000, 2, 4, 8)
+    assert uniform(lanes=7) == params(7, 64, 5000, 1, 1, 0)
+
+
+def test_default_parameters_of_a_stream():
+    assert of(shuffle=False) is None
+    assert of() == params(96, 64, 65536, 2, 2, 16)
+    assert of(batch=None) == params(64, 64, 65536, 2, 2, 16)
+    assert of(batch=1024) == params(1024, 64, 4 * 1024 * 64, 2, 2, 16)
+    assert of(window=1000).R == of(window=1000, episode_pool_size=3).R == 1000
+    assert of(window=5000) == params(1, 64, 5000, 1, 1, 0)  # all of it: uniform
+    assert of(episode_pool_size=3, frame_shuffle_buffer_size=7).R == 300
+    assert of(episode_pool_size=3, facts=(5001, 50, 2, 0)).R == 3 * 101
+    assert of(episode_pool_size=99).R == 5000 and of(episode_pool_size=99).C == 96
+    assert of(frame_shuffle_buffer_size=7).R == 7
+    assert of(at_least=97).C == 144 and of(at_least=1).C == 96
+    assert of(lanes=5).C == 5 and of(unit=9).U == 9
+
+
+def test_units_follow_the_span_of_video_deltas():
+    assert of(facts=(5000, 50, 2, 16)).U == 64
+    assert of(facts=(5000, 50, 2, 17)).U == 68
+    assert of(facts=(5000, 50, 2, 25)).U == 0
+    assert of(facts=(5000, 50, 2, 25)).R == 65536
+    assert of(facts=(500000, 50, 2, 2500)).R == 4 * 96 * 10000
+    assert of(facts=(5000, 50, 2, 25), unit=8).U == 8
+
+
+@pytest.mark.parametrize(
+    ("gop", "visit"),
+    [(None, (1, 1, 0)), (0, (2, 2, 16)), (1, (1, 1, 0)), (4, (4, 4, 16)), (5, (2, 5, 16)),
+     (30, (8, 30, 16))],
+)  # fmt: skip
+def test_visits_follow_the_gop(gop, visit):
+    found = of(facts=(5000, 50, gop, 0))
+    assert (found.k, found.g, found.J) == visit
+    assert of(facts=(5000, 50, gop, 0), locality=None).k == 1
+
+
+def test_too_many_lanes():
+    with pytest.raises(ValueError, match="65536"):
+        of(batch=70000)
+    assert of(batch=70000, lanes=64).C == 64
 
 
 @pytest.mark.parametrize(
@@ -131,9 +182,14 @@ def test_default_parameters():
         {"window": 0},
         {"window": 1.5},
         {"window": True},
+        {"episode_pool_size": 0},
+        {"frame_shuffle_buffer_size": -1},
+        {"lanes": 0},
+        {"lanes": 65537},
         {"unit": -1},
         {"unit": 2**31},
-        {"locality": "auto"},
+        {"locality": "auto", "mode": "uniform"},
+        {"locality": "none"},
         {"locality": (4, 5, 16)},
         {"locality": (4, 0, 16)},
         {"locality": (4, 2, -1)},
@@ -141,9 +197,14 @@ def test_default_parameters():
     ],
 )
 def test_arguments_outside_their_limits(arguments):
-    (name,) = arguments
+    name = next(iter(arguments))
     with pytest.raises(ValueError, match=name):
-        order.check_arguments(**{"window": None, "unit": None, "locality": None} | arguments)
+        order.Request(**{"mode": "lanes"} | arguments).check()
+
+
+def test_lanes_asked_for_outside_their_limits():
+    with pytest.raises(ValueError, match="max_buffer_input_shards"):
+        order.Request(at_least=0).check()
 
 
 def test_the_fingerprint_names_the_selection():
