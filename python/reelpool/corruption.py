@@ -6,6 +6,7 @@ records, and does for image columns, which Python decodes, what the core does fo
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -33,7 +34,8 @@ _TEXT = 500  # characters of an error that go into the ledger
 _CONTENT = (DecodeError, UnsupportedMediaError)  # pure functions of an image's bytes
 
 # (place in the batch, wanted row, row delivered, what was wrong)
-Substitute = tuple[int, int, int, str]
+Substitute = tuple[int, int, int, Exception]
+_FURTHER = 4096  # rows of other episodes tried in the place of one, as in the core
 
 
 def check_on_corrupt(on_corrupt: str, max_bad_fraction: float) -> bool:
@@ -109,11 +111,12 @@ class Substitutions:
         raise make_error(TooManyBadSamplesError, text, **{name: record[name] for name in known})
 
 
-def _record(layout: Any, wanted: int, taken: int, error: str) -> dict[str, Any]:
+def _record(layout: Any, wanted: int, taken: int, error: Exception) -> dict[str, Any]:
     """A line of the ledger."""
     part, row = layout.part_of(wanted)
     table = part.table
-    camera = _named_camera(part, error)
+    camera = getattr(error, "camera", None)
+    what = " ".join(str(error).partition("\n  ")[0].split())  # without what to do about it
     other, at = layout.part_of(taken)
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -127,16 +130,8 @@ def _record(layout: Any, wanted: int, taken: int, error: str) -> dict[str, Any]:
             "episode": int(other.table.episode_index[at]),
             "frame": int(other.table.frame_index[at]),
         },
-        "error": redact(" ".join(error.split()))[:_TEXT],
+        "error": redact(what)[:_TEXT],
     }  # fmt: skip
-
-
-def _named_camera(layout: Any, error: str) -> str | None:
-    """The camera that an error's text names; the longest where one name holds another."""
-    names = [key for key in layout.meta.camera_keys if key in error]
-    if not names and len(layout.cameras) == 1:
-        return layout.cameras[0][0]
-    return max(names, key=len, default=None)
 
 
 def _file_of(layout: Any, camera: str | None, row: int) -> str | None:
@@ -194,7 +189,8 @@ def append_ledger(records: list[dict[str, Any]]) -> bool:
 
 def substitute_rows(layout: Any, row: int) -> Iterator[int]:
     """Rows that may take the place of `row`, best first: those after it in its episode, those
-    before it, then the next episodes' from their first, and from the first episode on.
+    before it, then the next episodes' from their first, and from the first episode on (up to
+    4,096).
     """
     part, local = layout.part_of(row)
     table, shift = part.table, row - local
@@ -202,9 +198,11 @@ def substitute_rows(layout: Any, row: int) -> Iterator[int]:
     first = int(table.starts[run])
     yield from range(row + 1, shift + first + int(table.lengths[run]))
     yield from range(row - 1, shift + first - 1, -1)
-    for other in [*range(run + 1, len(table.starts)), *range(run)]:
-        start = shift + int(table.starts[other])
-        yield from range(start, start + int(table.lengths[other]))
+    left = _FURTHER
+    for other in itertools.chain(range(run + 1, len(table.starts)), range(run)):
+        start, length = shift + int(table.starts[other]), min(left, int(table.lengths[other]))
+        yield from range(start, start + length)
+        left -= length
 
 
 def sound_pictures(
@@ -236,10 +234,10 @@ def sound_pictures(
             taken, found = _replacement(layout, origin, pictures, arrays, place, fetch, error)
             rows[place] = taken
             substitutes[:] = [s for s in substitutes if s[0] != place]
-            substitutes.append((place, origin, taken, str(error)))
+            substitutes.append((place, origin, taken, error))
         for entry, picture in zip(entries, found):
             out[entry.key].append(picture)
-    substitutes.sort()
+    substitutes.sort(key=lambda found: found[0])
     return out
 
 
