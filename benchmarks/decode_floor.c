@@ -10,8 +10,10 @@
  * processor time of a thread per frame, which holds on a busy machine too. Shares the MP4 index
  * with the core and nothing else.
  *
- * Build: cc -O2 -std=c11 -D_GNU_SOURCE -Icsrc benchmarks/decode_floor.c csrc/demux/[a-z]*.c \
- *            csrc/base/error.c csrc/base/memory.c -o build/decode_floor \
+ * Build: cc -O2 -std=c11 -D_GNU_SOURCE -Icsrc benchmarks/decode_floor.c csrc/base/error.c \
+ *            csrc/base/memory.c \
+ *            csrc/demux/{mp4_{index,box,codec,tables},moov_search,select_packets}.c \
+ *            -o build/decode_floor \
  *            $(pkg-config --cflags --libs libavcodec libavutil) -lpthread -lm */
 #include "base/error.h"
 #include "demux/demux.h"

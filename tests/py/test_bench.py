@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from reelpool.bench import metrics, runner, scenarios, session
+from reelpool.bench import floor, metrics, runner, scenarios, session
 from reelpool.cli import bench
 
 DEMO = scenarios.DEMO / "dataset"
@@ -305,6 +305,24 @@ def test_a_failing_case_hands_over_its_last_words(facts):
     cases[0].config["impl"] = "av"  # needs no core, and fails on the empty table or the import
     with pytest.raises(session.CaseFailed, match="ended with status"):
         session.run_case(cases[0], 0.1)
+
+
+def _can_build() -> bool:
+    if shutil.which("gcc") is None or shutil.which("pkg-config") is None:
+        return False
+    asked = subprocess.run(["pkg-config", "--exists", "libavcodec"], capture_output=True)
+    return asked.returncode == 0
+
+
+@pytest.mark.skipif(not _can_build(), reason="no gcc, pkg-config or headers of libavcodec")
+@pytest.mark.parametrize("kind", ["seq", "random"])
+def test_the_floor_is_the_bare_decoder_where_it_can_be_built(facts, kind):
+    bare = floor.Floor(facts.files(facts.cameras[0])[:1], 1, 0.1)
+    try:
+        assert bare.source.startswith("decode_floor: libavcodec alone")
+        assert bare.measure(kind)["cpu_ms"] > 0
+    finally:
+        bare.close()
 
 
 def test_ratios_to_the_floor():

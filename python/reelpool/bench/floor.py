@@ -18,7 +18,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCE = ROOT / "benchmarks/decode_floor.c"
-SHARED = ("csrc/demux/*.c", "csrc/base/error.c", "csrc/base/memory.c")  # the MP4 index
+PARSER = ("mp4_index", "mp4_box", "mp4_codec", "mp4_tables", "moov_search", "select_packets")
+SHARED = (*(f"csrc/demux/{n}.c" for n in PARSER), "csrc/base/error.c", "csrc/base/memory.c")
 
 
 def _build(target: Path) -> Path | None:
@@ -35,7 +36,7 @@ def _build(target: Path) -> Path | None:
         return None
     target.mkdir(parents=True, exist_ok=True)
     binary = target / "decode_floor"
-    sources = [SOURCE, *(path for pattern in SHARED for path in sorted(ROOT.glob(pattern)))]
+    sources = [SOURCE, *(ROOT / name for name in SHARED)]
     command = [
         compiler,
         "-O2",

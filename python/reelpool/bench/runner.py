@@ -169,7 +169,7 @@ def torch_epochs(dataset: Any, config: dict, **options: Any) -> Callable[[int], 
 
 def is_stream(dataset: Any) -> bool:
     """Whether a dataset has no length, so that a DataLoader cannot shuffle it."""
-    return not hasattr(dataset, "__getitem__")
+    return not hasattr(dataset, "__len__")
 
 
 def at_random(dataset: Any, config: dict) -> Iterator[Any]:
