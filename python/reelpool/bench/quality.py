@@ -80,13 +80,11 @@ def lane_params(
     layout: Layout, batch: int, window: int | None, locality: bool
 ) -> order.OrderParams:
     """Parameters of the streaming order for one rank: its defaults, with or without locality."""
-    gop = layout.gop
-    k = 1 if not locality or gop is None else gop if gop <= 4 else -(-gop // 4)
-    g, span = (1, 0) if k == 1 else (gop, 16)
-    if window is not None and window >= layout.count:
-        return order.OrderParams(C=1, U=64, R=layout.count, k=k, g=g, J=span)
-    lanes = -(-64 // batch) * batch
-    return order.OrderParams(lanes, 64, window or max(65536, 4 * 64 * lanes), k, g, span)
+    facts = order.Facts(layout.count, len(layout.lengths), layout.gop, 0)
+    request = order.Request(mode="lanes", window=window, locality="auto" if locality else None)
+    params = order.resolve(request, facts, batch)
+    assert params is not None  # None is the order without shuffle
+    return params
 
 
 def units_of(layout: Layout, params: order.OrderParams) -> np.ndarray:

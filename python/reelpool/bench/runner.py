@@ -210,7 +210,8 @@ def reelpool_case(config: dict) -> Reader:
     import reelpool
 
     def alone() -> tuple[Iterator[Any], Callable[[], dict]]:
-        fresh = reelpool_dataset(config, num_threads=1)
+        # A streaming class makes whole batches ahead: one by one means batches of one.
+        fresh = reelpool_dataset(config | {"batch_size": 1}, num_threads=1)
         return iter(fresh) if is_stream(fresh) else at_random(fresh, config), fresh.stats
 
     streaming, options = config["order"] == "stream", {}
