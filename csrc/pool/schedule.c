@@ -196,7 +196,8 @@ static struct batch *admit(rp_loader *loader)
     }
     struct batch *batch;
     if (rp_batch_take_free_locked(loader, &batch, NULL) != RP_OK) {
-        return NULL; /* memory is short: tried again when the next item ends */
+        loader->starved = loader->stream_in_flight == 0; /* else tried again when an item ends */
+        return NULL;
     }
     batch->stream = true;
     batch->ticket = (uint64_t)1 << 63 | loader->next_ticket++;

@@ -56,7 +56,7 @@ rp_status rp_loader_begin(rp_loader *loader, rp_feed **feed, int64_t ahead, stru
         taken = before;
         loader->ahead = ahead;
         loader->repeated = 0;
-        loader->feed_ended = false;
+        loader->feed_ended = loader->starved = false;
         loader->stream_on = true;
         loader->block_limit = loader->options.prefetch_batches + 1;
         loader->blocks_mapped = 0;
@@ -120,6 +120,10 @@ static rp_status wait_front_locked(rp_loader *loader, int64_t slice_ns, struct b
         }
         if (loader->closing) {
             RP_FAIL(err, RP_E_CLOSED, "the loader was closed");
+        }
+        if (loader->starved) {
+            loader->stream_on = false;
+            RP_FAIL(err, RP_E_NOMEM, "out of memory for a batch");
         }
         rp_cond_broadcast(&loader->work);
         if (!rp_loader_help_locked(loader) &&

@@ -9,8 +9,9 @@
 static struct demo demo;
 static int64_t order[4 * ROWS], n_order;
 
-/* A feed of the whole demo set: k pictures of a GOP of g lie within J rows. */
-static rp_feed *new_feed(int64_t lanes, int64_t k, int64_t g, int64_t span, int64_t batch)
+/* A feed of the demo set's first `stop` positions: k pictures of a GOP of g lie within J rows. */
+static rp_status make_feed(int64_t lanes, int64_t k, int64_t g, int64_t span, int64_t batch,
+                           int64_t stop, rp_feed **out, struct rp_error *err)
 {
     static struct rp_run runs[RUNS];
     for (int i = 0; i < RUNS; i++) {
@@ -26,11 +27,16 @@ static rp_feed *new_feed(int64_t lanes, int64_t k, int64_t g, int64_t span, int6
                                                .visit = k,
                                                .gop = g,
                                                .span = span}};
-    const struct rp_feed_options options = {.stop = ROWS, .batch = batch, .world = 1, .workers = 1};
+    const struct rp_feed_options options = {.stop = stop, .batch = batch, .world = 1, .workers = 1};
+    return rp_feed_new(&set, 1, &options, out, err);
+}
+
+static rp_feed *new_feed(int64_t lanes, int64_t k, int64_t g, int64_t span, int64_t batch)
+{
     struct rp_error err;
     rp_error_clear(&err);
     rp_feed *feed = NULL;
-    REQUIRE_OK(rp_feed_new(&set, 1, &options, &feed, &err), &err);
+    REQUIRE_OK(make_feed(lanes, k, g, span, batch, ROWS, &feed, &err), &err);
     return feed;
 }
 
@@ -304,4 +310,53 @@ RP_TEST(a_missing_file_is_not_replaced)
     }
     (void)CHECK_STATUS(status, RP_E_NOT_FOUND, &err);
     rp_loader_close(&loader);
+}
+
+enum { SHORT = 12 };
+
+/* A stream that looks ahead, with memory for two pictures; any step may fail. */
+static void use_stream(void *arg)
+{
+    struct rp_loader_options options = demo_options(*(const int *)arg, 2);
+    options.parked_bytes = 240000;
+    struct rp_error err;
+    rp_error_clear(&err);
+    rp_loader *loader = NULL;
+    rp_feed *feed = NULL;
+    rp_batch *batch = NULL;
+    rp_status status = rp_loader_new(&demo.desc, &options, &loader, &err);
+    if (status == RP_OK) {
+        status = make_feed(4, 5, 10, 8, 4, SHORT, &feed, &err);
+    }
+    if (status == RP_OK) {
+        status = rp_loader_begin(loader, &feed, 5, &err);
+    }
+    for (int64_t at = 0; status == RP_OK; at += 4) {
+        status = next_batch(loader, &batch, &err);
+        if (status == RP_OK) {
+            (void)check_batch(&demo, batch, order + at, 4);
+        }
+        rp_batch_free(&batch);
+    }
+    if (status != RP_END) {
+        (void)CHECK_EQ(err.code, status);
+        (void)CHECK(status == RP_E_NOMEM || status == RP_E_IO || status == RP_E_FORMAT);
+        (void)CHECK(err.what[0] != '\0');
+    }
+    rp_loader_close(&loader);
+}
+
+RP_TEST(every_call_of_a_stream_may_fail)
+{
+    need_reference();
+    demo_init(&demo);
+    note_order(new_feed(4, 5, 10, 8, 4));
+    for (int threads = 0; threads <= 2; threads += 2) {
+        struct rp_fault memory = {.calls = RP_FAULT_MEMORY};
+        (void)CHECK(rp_fault_sweep(memory, use_stream, &threads) > 0);
+        memory.onward = true;
+        (void)CHECK(rp_fault_sweep(memory, use_stream, &threads) > 0);
+        struct rp_fault file = {.calls = RP_FAULT_FILE, .read = RP_FAULT_READ_END};
+        (void)CHECK(rp_fault_sweep(file, use_stream, &threads) > 0);
+    }
 }
