@@ -146,15 +146,31 @@ def test_inspect_writes_its_files(tmp_path):
     assert document["frames"] == 184
     front = document["cameras"]["observation.images.front"]
     assert (front["codec"], front["gop"], front["width"], front["height"]) == ("av1", 2, 320, 240)
-    assert document["cameras"]["observation.images.wrist"]["codec"] == "h264"
     assert 100 < front["bytes_per_frame"] < 5000
+    assert front["bytes_per_gop"] == pytest.approx(2 * front["bytes_per_frame"], abs=2)
+    wrist = document["cameras"]["observation.images.wrist"]
+    assert wrist["codec"] == "h264" and wrist["gop"] == 2
+    assert wrist["bytes_per_gop"] == pytest.approx(
+        wrist["gop"] * wrist["bytes_per_frame"], rel=0.01
+    )
     page = (tmp_path / "inspect.html").read_text()
+    assert "bytes/GOP" in page and f">{wrist['bytes_per_gop']}<" in page
     assert page.count("data:image/png;base64,") == 16
     assert "_is_pad" in page
     from PIL import Image
 
     with Image.open(png) as image:
         assert image.width > 500
+
+
+def test_inspect_prints_a_line_per_camera(tmp_path):
+    done = run("inspect", str(DEMO), "--out-dir", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    head, _, *lines = done.stdout.split("\n\n")[1].splitlines()
+    assert head.split()[-4:] == ["frames/GOP", "bytes/GOP", "bytes/frame", "files"]
+    for line in lines:
+        gop, of_gop, of_frame, files = line.split()[-4:]
+        assert int(of_gop) == pytest.approx(float(gop) * int(of_frame), rel=0.05) and files == "2"
 
 
 def test_inspect_names_the_episodes_there_are(tmp_path):

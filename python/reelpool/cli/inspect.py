@@ -81,7 +81,9 @@ def video_info(path: Path) -> dict[str, Any]:
 
 
 def camera_facts(dataset: Any) -> dict[str, dict]:
-    """Per camera: codec, size, GOP and bytes per frame, over at most 8 of its video files."""
+    """Per camera: codec, size, frames and bytes per GOP, bytes per frame; means over at most 8 of
+    its video files.
+    """
     meta, out = dataset.meta, {}
     for camera in meta.camera_keys:
         feature = meta.features[camera]
@@ -91,11 +93,12 @@ def camera_facts(dataset: Any) -> dict[str, dict]:
             paths = {meta.root / meta.get_video_file_path(e, camera)
                      for e in range(meta.total_episodes)}  # fmt: skip
             facts = [video_info(p) for p in sorted(paths)[:8]]
-            samples = sum(f["samples"] for f in facts)
+            samples, keys, size = (sum(f[k] for f in facts) for k in ("samples", "keys", "bytes"))
             entry |= {
                 "codec": facts[0]["codec"],
-                "gop": round(samples / max(1, sum(f["keys"] for f in facts)), 1),
-                "bytes_per_frame": round(sum(f["bytes"] for f in facts) / max(1, samples)),
+                "gop": round(samples / max(1, keys), 1),
+                "bytes_per_gop": round(size / max(1, keys)),
+                "bytes_per_frame": round(size / max(1, samples)),
                 "files": len(paths),
             }
         out[camera] = entry
@@ -104,8 +107,8 @@ def camera_facts(dataset: Any) -> dict[str, dict]:
 
 def _text(document: dict) -> str:
     rows = [
-        [name, c["codec"], f"{c['width']}x{c['height']}", str(c.get("gop", "-")),
-         str(c.get("bytes_per_frame", "-")), str(c.get("files", "-"))]
+        [name, c["codec"], f"{c['width']}x{c['height']}",
+         *[str(c.get(k, "-")) for k in ("gop", "bytes_per_gop", "bytes_per_frame", "files")]]
         for name, c in document["cameras"].items()
     ]  # fmt: skip
     lines = [
@@ -113,7 +116,9 @@ def _text(document: dict) -> str:
         f"{document['frames']} frames, {document['seconds']} s at {document['fps']} fps, "
         f"robot {document['robot_type']}",
         "",
-        console.columns(["camera", "codec", "size", "GOP", "bytes/frame", "files"], rows, 3),
+        console.columns(
+            ["camera", "codec", "size", "frames/GOP", "bytes/GOP", "bytes/frame", "files"], rows, 3
+        ),
         "",
         console.columns(["feature", "dtype", "shape"],
                         [[k, f["dtype"], str(tuple(f["shape"]))]
@@ -149,10 +154,10 @@ def _page(args: Any, name: str, root: Path | None, plain: Any, document: dict) -
     body += _times(plain, first, last, episode)
     facts = [[k, str(v)] for k, v in document.items() if k not in ("features", "cameras", "files")]
     body += ["<h2>Dataset</h2>", report.card(report.table(["", ""], facts, "facts"))]
-    keys = ("codec", "width", "height", "gop", "bytes_per_frame")
+    keys = ("codec", "width", "height", "gop", "bytes_per_gop", "bytes_per_frame")
     rows = [[k, *[str(c.get(f, "-")) for f in keys]]
             for k, c in document["cameras"].items()]  # fmt: skip
-    head = ["camera", "codec", "width", "height", "GOP frames", "bytes/frame"]
+    head = ["camera", "codec", "width", "height", "frames/GOP", "bytes/GOP", "bytes/frame"]
     body.append(report.card(report.table(head, rows)))
     subtitle = f"{document['episodes']} episodes, {document['frames']} frames at {meta.fps} fps"
     return report.page(f"reelpool inspect: {name}", subtitle, body)
