@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
 from collections import OrderedDict
@@ -62,6 +63,14 @@ def _identity(path: str | os.PathLike[str]) -> tuple[int, ...] | None:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
+def _absolute(path: str) -> str:
+    """A path that stays right when the process changes its folder."""
+    try:
+        return os.path.abspath(path) if path else path
+    except FileNotFoundError:  # the folder that we are in is gone: so is the file
+        return path
+
+
 class VideoDecoder:
     """One local video file: its frames by number or time. Thread-safe; reopened after a fork.
 
@@ -69,7 +78,7 @@ class VideoDecoder:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.path.abspath(os.fsdecode(path))
+        self.path = _absolute(os.fsdecode(path))
         self.identity = _identity(self.path)  # before the index: what changes later is noticed
         info = load_core().video_info(self.path)
         self.metadata = VideoMetadata(info)
@@ -94,8 +103,10 @@ class VideoDecoder:
         one, zero = np.ones(1, np.int64), np.zeros(1, np.int64)
         camera = ("video", height, width, channels, pixel, zero, np.zeros(1, np.int32),
                   np.zeros(1), None, False)  # fmt: skip
+        from .sums import with_places
+
         return load_core().Engine(
-            [os.fsencode(self.path)], np.append(zero, one), zero, None, zero,
+            with_places([os.fsencode(self.path)]), np.append(zero, one), zero, None, zero,
             np.zeros(1, np.float32), np.full(1, self.tolerance_of_engine), [camera], [], [],
             [(kind, (channels, height, width))], 0, 0, False, 64 << 20, FRAME_CACHE_BYTES, 0,
             INDEX_BYTES, DECODERS_PER_THREAD, False,
@@ -115,8 +126,9 @@ class VideoDecoder:
         found = np.where(closer, left, right)
         stored = self._times[found]
         exact = np.abs(wanted - stored) <= tolerance_s
-        single = np.abs(wanted.astype(np.float32) - stored.astype(np.float32))
-        bad = ~(exact | (single <= np.float32(tolerance_s)))
+        with np.errstate(over="ignore"):
+            single = np.abs(wanted.astype(np.float32) - stored.astype(np.float32))
+            bad = ~(exact | (single <= np.float32(tolerance_s)))
         if bad.any():
             first = int(np.flatnonzero(bad)[0])
             raise make_error(
@@ -133,15 +145,20 @@ class VideoDecoder:
         batch = engine.get(np.zeros(len(numbers), np.int64), TIMEOUT_S, times)
         return batch.arrays()[0]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return VideoDecoder, (self.path,)
+
     def get_frames_at(self, indices: Sequence[int]) -> FrameBatch:
-        """Frames by number; a negative one counts from the end. IndexError outside the file."""
+        """Frames by number; a negative one counts from the end. IndexError outside the file,
+        TypeError for what is no integer.
+        """
         count = self.metadata.num_frames
-        numbers = np.asarray(list(indices), np.int64)
-        if len(numbers) == 0:
+        wanted = [operator.index(i) for i in indices]
+        if not wanted:
             raise ValueError("indices is empty")
-        if ((numbers < -count) | (numbers >= count)).any():
-            raise IndexError(f"{self.path} has frames 0..{count - 1}, asked for {list(indices)}")
-        numbers = np.where(numbers < 0, numbers + count, numbers)
+        if not all(-count <= i < count for i in wanted):
+            raise IndexError(f"{self.path} has frames 0..{count - 1}, asked for {wanted}")
+        numbers = np.array([i + count if i < 0 else i for i in wanted], np.int64)
         data, seconds = self.read(numbers), self._times[numbers]
         if torch_wanted(None):
             from .torch_bridge import from_numpy
@@ -164,8 +181,8 @@ class VideoDecoderCache:
     ) -> None:
         if max_size is _UNSET:
             max_size = env.video_decoder_cache_size()
-        if max_size is not None and max_size <= 0:
-            raise ValueError(f"max_size must be positive or None, not {max_size}")
+        if max_size is not None and not (hasattr(max_size, "__index__") and max_size > 0):
+            raise ValueError(f"max_size must be a positive integer or None, not {max_size!r}")
         if device != "cpu":
             raise ValueError(f"device={device!r}: this version decodes on 'cpu' only")
         self.max_size = max_size
@@ -268,8 +285,8 @@ def decode_video_frames(
 
     Returns (T, 3, H, W) float32 in [0, 1] or uint8, or (T, 1, H, W) uint16 codes with `is_depth`:
     a torch tensor if torch is installed, else a NumPy array. `backend` is accepted for
-    compatibility: pixels are torchcodec's. Raises ValueError for an empty list or a negative time,
-    FrameTimestampError beyond the tolerance, NotFoundError, FormatError, DecodeError.
+    compatibility: pixels are torchcodec's. Raises ValueError for an empty list, a negative time or
+    tolerance, FrameTimestampError beyond the tolerance, NotFoundError, FormatError, DecodeError.
     """
     if backend not in (None, "torchcodec", "pyav", "video_reader"):
         raise ValueError(f"backend={backend!r}: use None, 'torchcodec', 'pyav' or 'video_reader'")
@@ -283,6 +300,8 @@ def decode_video_frames(
         raise ValueError("timestamps is empty")
     if not all(t >= 0 for t in times):
         raise ValueError(f"timestamps must be seconds >= 0, not {min(times)}")
+    if not isinstance(tolerance_s, (int, float, np.number)) or not tolerance_s >= 0:
+        raise ValueError(f"tolerance_s must be a number of seconds >= 0, not {tolerance_s!r}")
     cache = _shared_cache() if decoder_cache is None else decoder_cache
     decoder = cache.get_decoder(video_path)
     numbers = decoder.nearest(times, tolerance_s)

@@ -62,6 +62,12 @@ def test_tolerance():
     assert (error.time, error.nearest) == pytest.approx((0.12, 0.1))
     with pytest.raises(FrameTimestampError):
         decode_video_frames(AV1, [9.2], TOL)  # the first moment past the end
+    for bad in (-1e-9, float("nan"), "1", None):
+        with pytest.raises(ValueError, match="tolerance_s"):
+            decode_video_frames(AV1, [0.0], bad)
+    with pytest.raises(FrameTimestampError):
+        decode_video_frames(AV1, [1e300], TOL)
+    assert decode_video_frames(AV1, [0.04], np.float32(0.05)).shape[0] == 1
     last = decode_video_frames(AV1, [9.1], TOL, return_uint8=True)
     assert np.array_equal(array(last), truth()[FRONT][[STARTS[2] - 1]])
 
@@ -93,6 +99,17 @@ def test_files_that_cannot_be(tmp_path):
         decode_video_frames(tmp_path / "text.mp4", [0.0], TOL)
     with pytest.raises(ReelpoolError):
         decode_video_frames(tmp_path, [0.0], TOL)
+    with pytest.raises(NotFoundError):
+        decode_video_frames("", [0.0], TOL)
+
+
+def test_a_working_folder_that_is_gone(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "here").rmdir()
+    with pytest.raises(NotFoundError):
+        decode_video_frames("a.mp4", [0.0], TOL)
+    assert decode_video_frames(AV1, [0.0], TOL).shape[0] == 1
 
 
 def test_colour_video_has_no_depth_codes():
@@ -114,9 +131,13 @@ def test_decoders_by_number(clip):
     assert seconds.dtype == np.float64 and seconds[0] <= seconds[3] <= seconds[1] == seconds[2]
     same = decode_video_frames(clip, [seconds[1]], TOL, return_uint8=True)
     assert torch.equal(same[0], frames.data[1])
-    for bad in ([last + 1], [-last - 2]):
+    for bad in ([last + 1], [-last - 2], [2**70]):
         with pytest.raises(IndexError):
             decoder.get_frames_at(bad)
+    for bad in ([1.5], ["1"], [[1]], 1):
+        with pytest.raises(TypeError):
+            decoder.get_frames_at(bad)
+    assert torch.equal(decoder.get_frames_at(np.array([last])).data[0], frames.data[1])
     with pytest.raises(ValueError, match="empty"):
         decoder.get_frames_at([])
 
@@ -145,7 +166,7 @@ def test_max_size(monkeypatch):
     name = "LEROBOT_VIDEO_DECODER_CACHE_SIZE"
     monkeypatch.delenv(name, raising=False)
     assert VideoDecoderCache().max_size == 100 and VideoDecoderCache(None).max_size is None
-    for bad in (0, -1):
+    for bad in (0, -1, 1.5, "3"):
         with pytest.raises(ValueError, match="max_size"):
             VideoDecoderCache(bad)
     for text, size in [("7", 7), ("none", None), ("unbounded", None), ("-1", None)]:
@@ -169,6 +190,9 @@ def test_shared_counters_and_pickles():
     assert counters.tolist() == [2, 4, 2] and one.hits == two.hits == 2
     copy = pickle.loads(pickle.dumps(one))
     assert copy.max_size == 1 and copy.size() == 0 and copy.get_decoder(CLIPS[0])
+    decoder = copy.get_decoder(CLIPS[0])
+    frames = decoder.get_frames_at([1]).data
+    assert torch.equal(pickle.loads(pickle.dumps(decoder)).get_frames_at([1]).data, frames)
 
 
 def test_own_cache_is_used_and_failures_are_not_kept(tmp_path):
