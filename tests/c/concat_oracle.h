@@ -81,12 +81,35 @@ static inline const char *concat_part_fault(const rp_concat *plan, const rp_inde
     return part->frames == shown && part->duration > 0 ? NULL : "frames or duration of a source";
 }
 
+/* Does the head end with that of an mdat which reaches to the end of the file? */
+static inline bool concat_ends_in_mdat(const rp_concat *plan)
+{
+    size_t len;
+    const uint8_t *head = rp_concat_head(plan, &len);
+    struct rp_moov_search search = {0};
+    struct rp_byte_range need, moov;
+    if (rp_moov_find(&search, head, 0, len, rp_concat_bytes(plan), &need, &moov, NULL) != RP_OK) {
+        return false;
+    }
+    const uint8_t *mdat = head + moov.offset + moov.len;
+    uint64_t size = 0;
+    for (size_t i = 0; i < (head + len - mdat == 16 ? 8 : 4); i++) {
+        size = size << 8 | mdat[i + (head + len - mdat == 16 ? 8 : 0)];
+    }
+    return memcmp(mdat + 4, "mdat", 4) == 0 &&
+           size == (uint64_t)(rp_concat_bytes(plan) - moov.offset - moov.len);
+}
+
 /* NULL, or what is wrong with a finished plan of these sources (parsed a second time). */
 static inline const char *concat_fault(const rp_concat *plan, rp_index *const *sources, int n)
 {
     rp_index *index = concat_index(plan);
     if (index == NULL) {
         return "the moov is refused";
+    }
+    if (!concat_ends_in_mdat(plan)) {
+        rp_index_free(&index);
+        return "size of mdat";
     }
     size_t head, range = 0, ranges;
     (void)rp_concat_head(plan, &head);

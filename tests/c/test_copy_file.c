@@ -201,6 +201,22 @@ RP_TEST(every_failure_leaves_nothing)
     end(&files);
 }
 
+RP_TEST(no_failed_write_passes_unseen)
+{
+    rp_files *files = begin();
+    long calls = 0;
+    for (bool met = true; met; calls++) {
+        struct rp_fault fault = {.calls = RP_FAULT_WRITE, .nth = calls + 1};
+        rp_fault_arm(&fault);
+        rp_status status = make(files);
+        met = rp_fault_disarm();
+        (void)CHECK_STATUS(status, met ? RP_E_IO : RP_OK, &err);
+        (void)CHECK_EQ(files_left(), met ? 2 : 3);
+    }
+    (void)CHECK_EQ(calls - 1, 9); /* reserve, head, four ranges, sync, name, sync the folder */
+    end(&files);
+}
+
 RP_TEST(failures_are_named)
 {
     rp_files *files = begin();
