@@ -120,7 +120,11 @@ class MixtureSource:
     ) -> None:  # fmt: skip
         from .mixture import Mixture
 
+        if weights is not None and not request.shuffle:
+            raise ValueError("weights= need shuffle=True: in order, dataset follows dataset")
         self.mixture = Mixture(datasets, weights, samples_per_epoch)
+        if request.lanes is not None:
+            self.mixture.lanes(request.lanes)  # too few for the datasets: an error of now
         self.request, self.seed = request, request.seed
         self.total = self.mixture.samples_per_epoch
 

@@ -498,6 +498,17 @@ def test_unshuffled_loader_concatenates():
     ]
 
 
+def test_loader_arguments(pair):
+    with pytest.raises(ValueError, match="shuffle=True"):
+        loader(pair, shuffle=False, weights=[1, 2])
+    with pytest.raises(ValueError, match="2 datasets cannot share 1 lanes"):
+        loader(pair, lanes=1)
+    with pytest.raises(ValueError, match="list of datasets"):
+        loader(pair[0], weights=[1])
+    with pytest.raises(ValueError, match="sampler="):
+        loader(pair, shuffle=False, sampler=[1, 2])
+
+
 def test_windows_of_other_rates_in_batches(tmp_path):
     slow = copy_demo(tmp_path / "slow")
     edit_info(slow, fps=5)

@@ -211,7 +211,13 @@ def test_rows_that_may_come_instead():
     assert min(own) == 184 and len(own) == 83  # never from another set
 
 
-def test_nothing_good_left(tmp_path):
+def test_other_episodes_are_searched_to_a_limit(monkeypatch):
+    monkeypatch.setattr(corruption, "_FURTHER", 60)
+    found = list(corruption.substitute_rows(open_demo()._layout, 90))
+    assert found[43:] == [*range(92, 144), *range(144, 152)]
+
+
+def test_nothing_good_left():
     layout = open_demo()._layout
 
     class Bad:
