@@ -163,20 +163,19 @@ def test_inspect_writes_its_files(tmp_path):
         assert image.width > 500
 
 
-def test_inspect_prints_a_line_per_camera(tmp_path):
-    done = run("inspect", str(DEMO), "--out-dir", str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    head, _, *lines = done.stdout.split("\n\n")[1].splitlines()
+def test_inspect_prints_a_line_per_camera(tmp_path, capsys):
+    assert command.main(["inspect", str(DEMO), "--out-dir", str(tmp_path)]) == 0
+    head, _, *lines = capsys.readouterr().out.split("\n\n")[1].splitlines()
+    assert len(lines) == 2
     assert head.split()[-4:] == ["frames/GOP", "bytes/GOP", "bytes/frame", "files"]
     for line in lines:
         gop, of_gop, of_frame, files = line.split()[-4:]
         assert int(of_gop) == pytest.approx(float(gop) * int(of_frame), rel=0.05) and files == "2"
 
 
-def test_inspect_names_the_episodes_there_are(tmp_path):
-    done = run("inspect", str(DEMO), "--episode", "4", "--out_dir", str(tmp_path))
-    assert done.returncode == 3
-    assert "0..3" in done.stderr
+def test_inspect_names_the_episodes_there_are(tmp_path, capsys):
+    assert command.main(["inspect", str(DEMO), "--episode", "4", "--out_dir", str(tmp_path)]) == 3
+    assert "0..3" in capsys.readouterr().err
 
 
 def test_contact_sheet_shows_the_recorded_pixels():

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     cameras = camera_facts(plain)
     document = {
         "dataset": name,
-        "version": str(plain.meta.info["codebase_version"]),
+        "version": str(plain.meta.info.codebase_version),
         "episodes": plain.meta.total_episodes,
         "frames": plain.meta.total_frames,
         "fps": plain.meta.fps,
