@@ -17,13 +17,21 @@ import numpy as np
 from .engine import load_core
 from .errors import ReelpoolError, StateError
 from .mixture_layout import MixtureLayout
-from .order import VERSION, OrderParams, fingerprint, runs_of
+from .order import (
+    MAX_LANES,
+    SEQUENTIAL_PARAMS,
+    VERSION,
+    OrderParams,
+    feed_set,
+    fingerprint,
+    is_int,
+    runs_of,
+)
 
 _SET_TAG = 5  # RP_TAG_SET: seeds each set's order
 _FIELDS = ("C", "U", "R", "k", "g", "J")
-_LIMITS = {"C": (1, 2**16), "U": (0, 2**31 - 1), "R": (1, 2**63 - 1), "k": (1, 2**31 - 1),
+_LIMITS = {"C": (1, MAX_LANES), "U": (0, 2**31 - 1), "R": (1, 2**63 - 1), "k": (1, 2**31 - 1),
            "g": (1, 2**31 - 1), "J": (0, 2**31 - 1)}  # fmt: skip
-SEQUENTIAL = OrderParams(C=1, U=0, R=1)
 
 
 def pattern(lanes: Sequence[int]) -> list[int]:
@@ -96,7 +104,7 @@ class Mixture:
             raise ValueError(
                 f"weights= has {len(self.weights)} numbers for {len(self.datasets)} datasets"
             )
-        if samples_per_epoch is not None and not (_is_int(samples_per_epoch) and
+        if samples_per_epoch is not None and not (is_int(samples_per_epoch) and
                                                   samples_per_epoch >= 1):  # fmt: skip
             raise ValueError(f"samples_per_epoch must be an int >= 1, not {samples_per_epoch!r}")
         self.samples_per_epoch = int(samples_per_epoch or sum(self.sizes))
@@ -157,9 +165,9 @@ class Mixture:
         """
         if params is None:
             rows = np.array([[0, 0, sum(self.sizes)]], np.int64)
-            return [(rows, 0, 0, 0, 1, 1, 1, 0, 0)]
+            return [feed_set(rows, 0, None)]
         return [
-            (runs, self.set_seed(seed, d), p.C, p.U, p.R, p.k, p.g, p.J, first)
+            feed_set(runs, self.set_seed(seed, d), p, first)
             for d, ((runs, first, _), p) in enumerate(zip(self.sets(), params))
         ]
 
@@ -182,7 +190,7 @@ class Mixture:
         self, seed: int, samples_done: int, params: Sequence[OrderParams] | None
     ) -> dict[str, Any]:
         """The loader's state as JSON: one entry per dataset, and the samples done."""
-        params = [SEQUENTIAL] * len(self.datasets) if params is None else params
+        params = [SEQUENTIAL_PARAMS] * len(self.datasets) if params is None else params
         sets = [
             {"dataset": name, "weight": weight, **{f: getattr(p, f) for f in _FIELDS}}
             for name, weight, p in zip(self.fingerprints(), self.weights, params)
@@ -209,10 +217,10 @@ class Mixture:
         orders = [_order_of(entry, d) for d, entry in enumerate(sets)]
         if not shuffle:
             for d, own in enumerate(orders):
-                _same(f"sets[{d}]", own, SEQUENTIAL)
+                _same(f"sets[{d}]", own, SEQUENTIAL_PARAMS)
             return int(state["samples_done"]), None
         total = sum(p.C for p in orders)
-        if all(p == SEQUENTIAL for p in orders) or total < len(orders):
+        if all(p == SEQUENTIAL_PARAMS for p in orders) or total < len(orders):
             raise StateError("state field 'sets' is of shuffle=False, this loader shuffles")
         _same("sets: sum of C", total, total if lanes is None else lanes)
         for d, (own, share) in enumerate(zip(orders, self.lanes(total))):
@@ -238,7 +246,7 @@ class Mixture:
         _same("v", state.get("v"), VERSION)
         _same("seed", state.get("seed"), seed)
         done, sets = state["samples_done"], state["sets"]
-        if not (_is_int(done) and 0 <= done < 2**63):
+        if not (is_int(done) and 0 <= done < 2**63):
             raise StateError(f"state field 'samples_done' is {done!r}, no count")
         if not isinstance(sets, list) or not all(isinstance(entry, dict) for entry in sets):
             raise StateError("state field 'sets' is no list of datasets")
@@ -253,10 +261,6 @@ class Mixture:
         self.layout.name_error(error)
 
 
-def _is_int(value: Any) -> bool:
-    return hasattr(value, "__index__") and not isinstance(value, bool)
-
-
 def _same(field: str, found: Any, own: Any) -> None:
     if found != own:
         raise StateError(
@@ -269,7 +273,7 @@ def _order_of(entry: dict[str, Any], d: int) -> OrderParams:
     values = {}
     for field in _FIELDS:
         value, (low, high) = entry.get(field), _LIMITS[field]
-        if not (_is_int(value) and low <= value <= high):
+        if value is None or not (is_int(value) and low <= value <= high):
             raise StateError(f"state field 'sets[{d}].{field}' is {value!r}, no number it can be")
         values[field] = int(value)
     if values["k"] > values["g"]:
@@ -283,7 +287,7 @@ def _checked_weights(weights: Sequence[float]) -> list[int | float]:
         number = isinstance(weight, (int, float, np.integer, np.floating))
         if not number or isinstance(weight, bool) or not 0 < weight < math.inf:
             raise ValueError(f"weights must be numbers > 0, not {weight!r}")
-        out.append(int(weight) if _is_int(weight) else float(weight))
+        out.append(int(weight) if is_int(weight) else float(weight))
     return out
 
 
