@@ -186,3 +186,21 @@ def test_streaming_sets():
         assert len(set(own)) == min(len(own), len(ids)) and set(own) <= set(ids)
     with pytest.raises(TypeError, match="not both"):
         reelpool.Loader([open_demo(), stream()], 8)
+
+
+def test_real_sets_of_two_formats(data_root):
+    """The same recordings as v3.0 and as v2.1: each batch item is its own set's item."""
+    sets = [
+        reelpool.LeRobotDataset(f"g1/{name}", root=data_root / name, num_threads=1)
+        for name in ("g1_small_v30", "g1_small_v21")
+    ]
+    with loader(sets, 6, weights=[1, 1], samples_per_epoch=12) as batches:
+        for batch in batches:
+            for at, d in enumerate(batch["dataset_index"].tolist()):
+                item = sets[d][int(batch["index"][at])]
+                assert list(item) == [key for key in batch if key != "dataset_index"]
+                for key, value in item.items():
+                    if isinstance(value, str):
+                        assert batch[key][at] == value
+                    else:
+                        assert np.array_equal(array(batch[key][at]), array(value)), key
