@@ -15,6 +15,7 @@ from .cli import console
 VERBS = {
     "doctor": "check this machine, and optionally a dataset, and say what to fix",
     "inspect": "describe a dataset and write pictures of a real batch",
+    "convert": "turn a v2.0 or v2.1 dataset into v3.0, in place",
     "verify": "check a dataset and list every fault, down to each picture if asked",
     "bench": "measure loading beside other readers and the bare decoder",
 }

@@ -197,6 +197,7 @@ def _summary(result: Result) -> str:
         f"  {result.files} data and video files from {result.input_bytes / 1e6:.1f} MB "
         f"in {result.seconds:.2f} s ({rate:.0f} MB/s), checked",
     ]
+    lines += [f"  Note: {note}" for note in result.notes]
     if result.old is not None:
         lines += [
             f"  The older dataset is kept: {result.old}",

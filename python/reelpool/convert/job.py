@@ -19,7 +19,7 @@ from ..errors import FormatError, ReelpoolError, StateError, StorageError, make_
 from . import metadata, plan, swap
 from .data_files import write_data
 from .durable import PART, publish, storing, sync
-from .source import Source, bad_episodes, check_unchanged, read_version
+from .source import STATS_FILE, Source, bad_episodes, check_unchanged, read_version
 from .work import LIFE_S, WorkFolder
 
 _POLL_S = 0.1
@@ -73,6 +73,7 @@ class Job:
         self.options = options
         self.folder = WorkFolder(options.work, options.lease_s)
         self.stopped = threading.Event()
+        self.notes: list[str] = []  # what a user should know of the result
         self._source: Source | None = None
         self._scans: list[tuple[str, int, int]] = []
         self._manifest: dict | None = None
@@ -329,19 +330,28 @@ class Job:
         """Validate the built dataset before it takes the other's place. Raises FormatError."""
         from .. import verify
 
-        level = "decode" if self.options.validate == "full" else "index"
-        report = verify.check(self.options.built, level, tolerance_s=self.options.tolerance_s)
+        options = self.options
+        level = "decode" if options.validate == "full" else "index"
+        report = verify.check(options.built, level, tolerance_s=options.tolerance_s)
+        if any(fault.file == STATS_FILE for fault in report.faults):
+            # Statistics that the source lacks are no fault of the conversion.
+            known = {fault.what for fault in verify.check(options.root, "meta").faults}
+            for fault in [f for f in report.faults if f.file == STATS_FILE and f.what in known]:
+                report.faults.remove(fault)
+                self.notes.append(f"{fault.place()}: {fault.what}, as before")
         if not report.ok:
-            text = f"{self.options.name}: the converted dataset has faults; nothing was replaced"
-            text = f"{text}\n{report.text()}"
-            raise make_error(FormatError, text, dataset=self.options.name)
+            text = f"{options.name}: the converted dataset has faults; nothing was replaced"
+            raise make_error(FormatError, f"{text}\n{report.text()}", dataset=options.name)
 
     def _tidy(self) -> None:
         """Remove the plan: the dataset is in place. A folder named by the user stays, empty."""
-        work = self.options.work
+        work, journal = self.options.work, swap.journal_of(self.options.target)
         with contextlib.suppress(OSError):
-            for name in ("request.json", "manifest.json"):
-                (work / name).unlink(missing_ok=True)
+            for path in journal.parent.iterdir():
+                if path.name.startswith(journal.name) and path.name.endswith(PART):
+                    path.unlink(missing_ok=True)
+            for path in (*work.glob(f"*{PART}"), work / "manifest.json", work / "request.json"):
+                path.unlink(missing_ok=True)
             shutil.rmtree(work / "state", ignore_errors=True)
             if self.options.work_dir is None:
                 work.rmdir()
@@ -353,6 +363,8 @@ def _as_json(document: dict) -> dict:
 
 
 def _span(entry: dict) -> list:
-    start, length = (Fraction(*entry[key]) for key in ("start", "duration"))
-    end = start + length
-    return [[start.numerator, start.denominator], [end.numerator, end.denominator]]
+    """[from, to] of a source in the new file, as fractions: what its own time 0 has become, and
+    the end of its last picture.
+    """
+    start, offset, length = (Fraction(*entry[key]) for key in ("start", "offset", "duration"))
+    return [list((offset - start).as_integer_ratio()), list((offset + length).as_integer_ratio())]

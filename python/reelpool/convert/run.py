@@ -41,6 +41,7 @@ class Result:
     files: int = 0
     input_bytes: int = 0
     seconds: float = 0.0
+    notes: tuple[str, ...] = ()
 
 
 def convert(
@@ -72,6 +73,7 @@ def convert(
             files=len(outputs),
             input_bytes=sum(o.size for o in outputs),
             seconds=time.monotonic() - begun,
+            notes=tuple(job.notes),
         )
     finally:
         job.folder.close()
