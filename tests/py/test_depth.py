@@ -127,3 +127,22 @@ def test_the_feature_is_found_by_either_flag(depth_set, tmp_path):
     del info["features"]["depth"]["info"]["is_depth_map"]
     (root / "meta/info.json").write_text(json.dumps(info))
     assert open_demo(root).meta.depth_keys == ["depth"]
+
+
+def test_a_mixture_reads_each_set_by_its_own_table(depth_set, tmp_path):
+    root, codes = depth_set
+    other = shutil.copytree(root, tmp_path / "set")
+    info = json.loads((other / "meta/info.json").read_text())
+    info["features"]["depth"]["info"]["video.depth_max"] = 9.0
+    (other / "meta/info.json").write_text(json.dumps(info))
+    sets = [open_demo(root), open_demo(other)]
+    far = {**INFO, "video.depth_max": 9.0}
+    with reelpool.Loader(sets, 4, shuffle=True, num_threads=1) as loader:
+        for batch in loader:
+            for d, row, picture in zip(batch["dataset_index"], batch["index"], batch["depth"]):
+                table = depth_table(far if d else INFO, "mm")
+                assert np.array_equal(array(picture)[0], table[codes[int(row)]])
+    with pytest.raises(
+        ValueError, match=r"'depth' is float32 .* mm in .* m in .*depth_output_unit="
+    ):
+        reelpool.Loader([sets[0], open_demo(other, depth_output_unit="m")], 4)
