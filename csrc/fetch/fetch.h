@@ -25,7 +25,7 @@ const char *rp_files_path(const rp_files *files, int i);
 RP_CHECKED rp_status rp_files_size(rp_files *files, int i, int64_t *size, struct rp_error *err);
 
 /* Size and modification time (ns since 1970) as pinned by the first look, which this may be.
- * Owner, thread, errors: as rp_files_size. */
+ * Owner: outputs are the caller's. Thread: any. Blocks: on the disk. Errors: as rp_files_size. */
 RP_CHECKED rp_status rp_files_version(rp_files *files, int i, int64_t *size, int64_t *mtime_ns,
                                       struct rp_error *err);
 
