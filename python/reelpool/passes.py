@@ -21,8 +21,8 @@ from .order import OrderParams
 MAX_WORKERS = 256
 _KEPT = 3  # passes that a worker's slot remembers
 # Header: counter, first position of its pass, whether a state pins it, workers of the last pass,
-# whether a state brought an order, and that order.
-_EPOCH, _START, _PINNED, _WORKERS, _LOADED, _PARAMS, _HEAD = 0, 1, 2, 3, 4, 5, 11
+# whether a state brought an order, that order, and which warnings were given (bits).
+_EPOCH, _START, _PINNED, _WORKERS, _LOADED, _PARAMS, _SAID, _HEAD = 0, 1, 2, 3, 4, 5, 11, 12
 # A slot's entry: what identifies a pass (seed that a DataLoader draws per iterator, how often this
 # seed came before, the pass's number in its worker; 0: none), its epoch and start, when it came.
 _KEY, _TAKEN, _STAMP, _ENTRY = slice(0, 3), slice(3, 5), 5, 6
@@ -183,7 +183,7 @@ class Passes:
         """The next pass starts at `found` in the order `params`; in a worker: its own pass."""
         self._take()
         cells = self._cells
-        cells[_PARAMS:_HEAD] = (params.C, params.U, params.R, params.k, params.g, params.J)
+        cells[_PARAMS:_SAID] = (params.C, params.U, params.R, params.k, params.g, params.J)
         cells[_LOADED] = cells[_PINNED] = 1
         if current_worker() is not None:
             self._forced = found
@@ -191,12 +191,18 @@ class Passes:
             cells[_START], cells[_WORKERS] = found.start, 0
             cells[_EPOCH] = found.epoch
 
+    def once(self, what: int) -> bool:
+        """Whether no process that counts with this one asked for `what` (0..62) before."""
+        said = int(self._cells[_SAID])
+        self._cells[_SAID] = said | 1 << what
+        return not said >> what & 1
+
     @property
     def params(self) -> OrderParams | None:
         """The order that a loaded state brought."""
         if not self._cells[_LOADED]:
             return None
-        return OrderParams(*map(int, self._cells[_PARAMS:_HEAD]))
+        return OrderParams(*map(int, self._cells[_PARAMS:_SAID]))
 
 
 _alive: weakref.WeakSet[Passes] = weakref.WeakSet()

@@ -159,12 +159,11 @@ class StreamingLeRobotDataset(DatasetBase, IterableDataset):
         self._skip = 0  # items of the next pass's first batch that a state says were given
         self._in_flight_epoch = 0
         self._pipeline = Rows(self)
-        self._warned = False
 
     def _volatile(self) -> tuple[str, ...]:
         return (
             *super()._volatile(), "video_decoder_cache", "_order_cache", "_live", "_frozen",
-            "_skip", "_resuming", "_in_flight_epoch", "_pipeline", "_warned", "_parent",
+            "_skip", "_resuming", "_in_flight_epoch", "_pipeline", "_parent",
         )  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:
@@ -174,6 +173,8 @@ class StreamingLeRobotDataset(DatasetBase, IterableDataset):
         found = None
         if wrapped is None and self._rank_arguments == (None, None):
             found = resolve_rank()
+        elif wrapped is not None:
+            self._warn_of(wrapped)
         state["_parent"] = (os.getpid(), wrapped, found)
         return state
 
@@ -196,15 +197,17 @@ class StreamingLeRobotDataset(DatasetBase, IterableDataset):
                     f"rank= and world_size= are given, but Accelerate's {wrapped} shares the "
                     "samples out too: do not prepare() the DataLoader"
                 )
-            if not self._warned:
-                self._warned = True
-                logger.warning(
-                    "%s: Accelerate's %s shares the samples out to the processes, so each of them "
-                    "reads the samples of all: better do not prepare() the DataLoader",
-                    self.repo_id, wrapped,
-                )  # fmt: skip
+            self._warn_of(wrapped)
             return 0, 1
         return found or resolve_rank(*self._rank_arguments)
+
+    def _warn_of(self, wrapper: str) -> None:
+        if self._passes.once(0):
+            logger.warning(
+                "%s: Accelerate's %s shares the samples out to the processes, so each of them "
+                "reads the samples of all: better do not prepare() the DataLoader",
+                self.repo_id, wrapper,
+            )  # fmt: skip
 
     def _freeze_rank(self) -> None:
         self._frozen = (os.getpid(), self._rank())
@@ -264,7 +267,9 @@ class StreamingLeRobotDataset(DatasetBase, IterableDataset):
         """Samples that a rank (None: this one) gets per epoch, whatever its number of workers."""
         if rank is None and world_size is None:
             rank, world_size = self._rank()
-        rank, world = resolve_rank(rank, world_size)
+        if rank is None or world_size is None or not 0 <= rank < world_size:
+            raise ValueError(f"rank {rank} of world size {world_size} is not possible")
+        world = world_size
         count = self._order.count
         if self.batch_size is None or self.repeat:
             return count // world
@@ -325,11 +330,12 @@ class StreamingLeRobotDataset(DatasetBase, IterableDataset):
                 self._passes.give_back(Pass(live.epoch, live.base))  # nothing was resumed yet
                 self._skip, self._resuming = live.position().items, True
         self._freeze_rank()
-        if worker is not None and worker.count > 1 and self.batch_size is None and not worker.id:
+        count = 1 if worker is None else worker.count
+        if count > 1 and self.batch_size is None and self._passes.once(1):
             logger.warning(
                 "%s: %d DataLoader workers and no batch_size= of the dataset: each sample comes "
                 "once, but which samples make a batch depends on the number of workers",
-                self.repo_id, worker.count,
+                self.repo_id, count,
             )  # fmt: skip
         begin = self._passes.claim()
         resumed, self._resuming = self._resuming, False
