@@ -17,6 +17,8 @@ struct rp_counters {
     int64_t substituted; /* samples replaced since they could not be read */
     int64_t runs;        /* decode runs (one start key each) */
     int64_t indexed;     /* files whose MP4 index was built */
+    int64_t checked;     /* packets that agreed with their check sums */
+    int64_t sums_stale;  /* files whose check sums are damaged or of another version */
     int64_t bytes_read;
     int64_t read_ns;    /* summed over threads */
     int64_t decode_ns;  /* likewise */

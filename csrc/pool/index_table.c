@@ -107,8 +107,48 @@ rp_status rp_video_index_read(rp_files *files, int i, rp_index **out, int64_t *b
     return rp_video_header_read(files, i, out, &header_sum, bytes_read, err);
 }
 
+/* The file's index and, where they are known, its check sums. A header that is not the one that
+ * was summed up is read once more: the bytes on the disk may be right. */
+static rp_status read_index(rp_loader *loader, int32_t file, rp_index **index, uint32_t **sums,
+                            struct rp_error *err)
+{
+    const char *place = loader->desc->sums == NULL ? NULL : loader->desc->sums[file];
+    rp_status status = RP_OK;
+    for (int attempt = 0; attempt < 2; attempt++) {
+        uint32_t header_sum;
+        rp_error_clear(err);
+        RP_TRY(rp_video_header_read(loader->files, file, index, &header_sum,
+                                    &loader->counters.bytes_read, err));
+        if (place == NULL) {
+            return RP_OK;
+        }
+        status = rp_video_sums_load(loader->files, file, place, *index, header_sum, sums, err);
+        if (status >= RP_OK) {
+            rp_count(&loader->counters.sums_stale, status == RP_AGAIN);
+            return RP_OK;
+        }
+        rp_index_free(index);
+        if (status != RP_E_FORMAT) {
+            break;
+        }
+    }
+    return status;
+}
+
+static int64_t bytes_of(const struct index_entry *entry)
+{
+    int64_t sums = entry->sums == NULL ? 0 : 4 * rp_index_samples(entry->index);
+    return (int64_t)rp_index_bytes(entry->index) + sums;
+}
+
+/* An index that was taken out of the table. */
+struct dead_index {
+    rp_index *index;
+    uint32_t *sums;
+};
+
 /* Forget least recently used indexes that nobody uses until the rest fits. */
-static void evict_locked(rp_loader *loader, rp_index **dead, int cap_dead, int *n_dead)
+static void evict_locked(rp_loader *loader, struct dead_index *dead, int cap_dead, int *n_dead)
 {
     struct index_table *table = &loader->indexes;
     while (table->bytes > (int64_t)loader->options.index_bytes && *n_dead < cap_dead) {
@@ -123,9 +163,10 @@ static void evict_locked(rp_loader *loader, rp_index **dead, int cap_dead, int *
         if (oldest == NULL) {
             return; /* all in use: the budget gives way to progress */
         }
-        table->bytes -= (int64_t)rp_index_bytes(oldest->index);
-        dead[(*n_dead)++] = oldest->index;
+        table->bytes -= bytes_of(oldest);
+        dead[(*n_dead)++] = (struct dead_index){oldest->index, oldest->sums};
         oldest->index = NULL;
+        oldest->sums = NULL;
         oldest->state = INDEX_NONE;
     }
 }
@@ -143,11 +184,12 @@ void rp_index_work(rp_loader *loader, int32_t file)
 {
     struct rp_error err;
     rp_error_clear(&err);
-    rp_index *index = NULL, *dead[16];
+    rp_index *index = NULL;
+    uint32_t *sums = NULL;
+    struct dead_index dead[16];
     int n_dead = 0;
     int64_t began = rp_now_ns();
-    rp_status status =
-        rp_video_index_read(loader->files, file, &index, &loader->counters.bytes_read, &err);
+    rp_status status = read_index(loader, file, &index, &sums, &err);
     struct rp_error *stored = NULL;
     if (status != RP_OK) {
         stored = rp_calloc(1, sizeof(*stored)); /* NULL is read as "out of memory" */
@@ -161,10 +203,11 @@ void rp_index_work(rp_loader *loader, int32_t file)
     struct index_table *table = &loader->indexes;
     struct index_entry *entry = &table->entry[file];
     entry->index = index;
+    entry->sums = sums;
     entry->error = stored;
     entry->state = status == RP_OK ? INDEX_READY : INDEX_FAILED;
     if (index != NULL) {
-        table->bytes += (int64_t)rp_index_bytes(index);
+        table->bytes += bytes_of(entry);
         evict_locked(loader, dead, 16, &n_dead);
     }
     if (--table->working == 0) {
@@ -172,7 +215,9 @@ void rp_index_work(rp_loader *loader, int32_t file)
     }
     rp_lock_release(&loader->lock);
     while (n_dead > 0) {
-        rp_index_free(&dead[--n_dead]);
+        n_dead--;
+        rp_index_free(&dead[n_dead].index);
+        rp_free(dead[n_dead].sums);
     }
 }
 
@@ -181,6 +226,7 @@ void rp_index_table_free(rp_loader *loader)
     struct index_table *table = &loader->indexes;
     for (int32_t i = 0; table->entry != NULL && i < loader->desc->n_files; i++) {
         rp_index_free(&table->entry[i].index);
+        rp_free(table->entry[i].sums);
         rp_free(table->entry[i].error);
     }
     rp_free(table->entry);

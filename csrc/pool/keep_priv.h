@@ -18,6 +18,7 @@ struct index_entry {
     int32_t pins; /* plans and runs that use it */
     uint64_t last_use;
     rp_index *index;
+    uint32_t *sums;         /* of the index's samples, or NULL */
     struct rp_error *error; /* when FAILED */
 };
 

@@ -56,6 +56,7 @@ struct rp_pad {
 /* What a loader serves. Borrowed while the loader lives. */
 struct rp_dataset_desc {
     const char *const *paths; /* video files */
+    const char *const *sums;  /* per file: where its check sums lie, if there are any; or NULL */
     int n_files;
     int64_t n_rows;
     int64_t n_runs;

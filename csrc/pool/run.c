@@ -1,5 +1,7 @@
 #include "pool/work_priv.h"
 
+#include "base/crc32c.h"
+
 #include <assert.h>
 #include <stdlib.h>
 
@@ -208,12 +210,38 @@ static void locate_sample(const struct decoding *d, int64_t i, struct rp_error *
                      sample.size);
 }
 
+/* Compare a packet with its check sum. Bytes that differ are read once more, since what is wrong may
+ * be memory or a network rather than the disk; they never reach the decoder. */
+static rp_status check_packet(const struct decoding *d, int64_t i, const struct rp_sample *sample,
+                              uint8_t *data, struct rp_error *err)
+{
+    rp_loader *loader = d->worker->loader;
+    const uint32_t *sums = loader->indexes.entry[d->run->file].sums;
+    if (sums == NULL) {
+        return RP_OK;
+    }
+    if (rp_crc32c(0, data, sample->size) != sums[i]) {
+        RP_TRY(rp_files_read(loader->files, d->run->file, sample->offset, sample->size, data, err));
+        rp_count(&loader->counters.bytes_read, sample->size);
+        if (rp_crc32c(0, data, sample->size) != sums[i]) {
+            (void)rp_error_set(err, RP_E_DECODE, /* returned below */
+                               "checksum differs: bytes changed since they were summed up");
+            locate_sample(d, i, err);
+            return RP_E_DECODE;
+        }
+    }
+    rp_count(&loader->counters.checked, 1);
+    return RP_OK;
+}
+
 static rp_status send_sample(struct decoding *d, int64_t i, const struct rp_byte_range *range,
                              struct rp_error *err)
 {
     struct rp_sample sample;
     rp_index_sample(d->index, i, &sample);
-    struct rp_packet packet = {.data = d->worker->bytes + (sample.offset - range->offset),
+    uint8_t *data = d->worker->bytes + (sample.offset - range->offset);
+    RP_TRY(check_packet(d, i, &sample, data, err));
+    struct rp_packet packet = {.data = data,
                                .len = sample.size,
                                .pts = sample.pts,
                                .dts = sample.dts,

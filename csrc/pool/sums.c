@@ -5,7 +5,8 @@
 
 #include <string.h>
 
-#define STEP 64 /* samples looked at per read */
+#define STEP        64 /* samples looked at per read */
+#define MAX_SIDECAR (48 + RP_SIDECAR_MAX_PATH + 4 * RP_SIDECAR_MAX_SAMPLES) /* bytes */
 
 /* Bytes that grow with the largest read. */
 struct room {
@@ -76,6 +77,75 @@ rp_status rp_video_sums(rp_files *files, int i, const char *path, rp_buf **out,
     rp_status status = sums_of(files, i, path, index, header_sum, out, err);
     rp_index_free(&index);
     if (status != RP_OK) {
+        rp_error_at_file(err, rp_files_path(files, i), -1, -1);
+    }
+    return status;
+}
+
+/* All bytes of a small file. RP_END: it is not there; RP_AGAIN: it cannot be read, or is larger than
+ * any sidecar. */
+static rp_status read_sidecar(const char *place, rp_buf **out, struct rp_error *err)
+{
+    rp_files *files = NULL;
+    int64_t size;
+    struct rp_error why;
+    rp_error_clear(&why);
+    RP_TRY(rp_files_new(&place, 1, 1, &files, err));
+    rp_status status = rp_files_size(files, 0, &size, &why);
+    if (status == RP_OK && size > MAX_SIDECAR) {
+        status = RP_E_FORMAT;
+    }
+    if (status == RP_OK) {
+        status = rp_buf_new((size_t)size, out, &why);
+    }
+    if (status == RP_OK) {
+        status = rp_files_read(files, 0, 0, size, (*out)->data, &why);
+        if (status != RP_OK) {
+            rp_buf_unref(out);
+        }
+    }
+    rp_files_free(&files);
+    if (status == RP_E_NOMEM) {
+        RP_FAIL(err, RP_E_NOMEM, "out of memory for the check sums of a file");
+    }
+    return status == RP_OK ? RP_OK : status == RP_E_NOT_FOUND ? RP_END : RP_AGAIN;
+}
+
+static rp_status take_sums(rp_files *files, int i, const rp_buf *buf, const rp_index *index,
+                           uint32_t header_sum, uint32_t **out, struct rp_error *err)
+{
+    struct rp_sidecar got;
+    int64_t size, mtime_ns;
+    if (rp_sidecar_parse(buf->data, buf->len, &got, NULL) != RP_OK) {
+        return RP_AGAIN;
+    }
+    RP_TRY(rp_files_version(files, i, &size, &mtime_ns, err));
+    if (got.file_size != size || got.mtime_ns != mtime_ns) {
+        return RP_AGAIN;
+    }
+    if (got.header != header_sum || got.samples != rp_index_samples(index)) {
+        RP_FAIL(err, RP_E_FORMAT,
+                "checksum differs: the file's header is not the one that was summed up");
+    }
+    uint32_t *sums = rp_calloc((size_t)got.samples, sizeof(*sums));
+    if (sums == NULL) {
+        RP_FAIL(err, RP_E_NOMEM, "out of memory for %lld check sums", (long long)got.samples);
+    }
+    for (int64_t k = 0; k < got.samples; k++) {
+        sums[k] = rp_sidecar_sum(&got, k);
+    }
+    *out = sums;
+    return RP_OK;
+}
+
+rp_status rp_video_sums_load(rp_files *files, int i, const char *place, const rp_index *index,
+                             uint32_t header_sum, uint32_t **out, struct rp_error *err)
+{
+    rp_buf *buf = NULL;
+    RP_TRY(read_sidecar(place, &buf, err));
+    rp_status status = take_sums(files, i, buf, index, header_sum, out, err);
+    rp_buf_unref(&buf);
+    if (status < RP_OK) {
         rp_error_at_file(err, rp_files_path(files, i), -1, -1);
     }
     return status;

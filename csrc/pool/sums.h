@@ -24,6 +24,15 @@ RP_CHECKED rp_status rp_video_header_read(rp_files *files, int i, rp_index **out
 RP_CHECKED rp_status rp_video_sums(rp_files *files, int i, const char *path, rp_buf **out,
                                    struct rp_error *err);
 
+/* Read the check sums of file i from `place`, if they are of its present version. `index` and
+ * `header_sum` are what rp_video_header_read gave. Owner: *out is the caller's (rp_free), one sum
+ * per sample, untouched unless RP_OK. Thread: any. Blocks: on the disk. Returns RP_END: there are
+ * none; RP_AGAIN: damaged, or of another version. Errors: RP_E_FORMAT the file's header is not the
+ * one that was summed up; RP_E_NOMEM; as rp_files_size of file i. */
+RP_CHECKED rp_status rp_video_sums_load(rp_files *files, int i, const char *place,
+                                        const rp_index *index, uint32_t header_sum, uint32_t **out,
+                                        struct rp_error *err);
+
 /* A picture that a reader would not get. */
 struct rp_bad_picture {
     int64_t sample;        /* its place in decode order */

@@ -95,17 +95,24 @@ static int take_paths(struct engine_object *self, PyObject *paths)
 {
     Py_ssize_t n = PyList_Size(paths);
     self->paths = PyMem_Calloc((size_t)n + 1, sizeof(*self->paths));
-    if (self->paths == NULL) {
+    self->sums = PyMem_Calloc((size_t)n + 1, sizeof(*self->sums));
+    if (self->paths == NULL || self->sums == NULL) {
         PyErr_NoMemory();
         return -1;
     }
     for (Py_ssize_t i = 0; i < n; i++) {
-        self->paths[i] = PyBytes_AsString(PyList_GetItem(paths, i));
-        if (self->paths[i] == NULL) {
+        PyObject *path = PyList_GetItem(paths, i);
+        if (PyTuple_Check(path)) { /* with the place of its check sums */
+            if (!PyArg_ParseTuple(path, "yy:path", &self->paths[i], &self->sums[i])) {
+                return -1;
+            }
+        }
+        else if ((self->paths[i] = PyBytes_AsString(path)) == NULL) {
             return -1;
         }
     }
     self->desc.paths = self->paths;
+    self->desc.sums = self->sums;
     self->desc.n_files = (int)n;
     return 0;
 }

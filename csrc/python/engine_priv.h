@@ -10,7 +10,7 @@ struct engine_object {
     int users; /* calls under way with the GIL released */
     int closed;
     struct rp_dataset_desc desc;
-    const char **paths;
+    const char **paths, **sums;
     struct rp_camera *camera;
     struct rp_column *column;
     struct rp_pad *pad;

@@ -88,6 +88,7 @@ static void engine_dealloc(PyObject *object)
     }
     PyMem_Free(self->view);
     PyMem_Free(self->paths);
+    PyMem_Free(self->sums);
     PyMem_Free(self->camera);
     PyMem_Free(self->column);
     PyMem_Free(self->pad);
@@ -252,6 +253,8 @@ static PyObject *engine_stats(PyObject *object, PyObject *unused)
                  {"substituted", c->substituted},
                  {"runs", c->runs},
                  {"indexed", c->indexed},
+                 {"checked", c->checked},
+                 {"sums_stale", c->sums_stale},
                  {"bytes_read", c->bytes_read},
                  {"arena_blocks", s.arena.blocks},
                  {"arena_bytes", s.arena.bytes},

@@ -12,7 +12,7 @@ _Field = tuple[str, tuple[int, ...]]
 class Engine:
     def __new__(
         cls,
-        paths: list[bytes],
+        paths: Sequence[bytes | tuple[bytes, bytes]],
         run_first: Buffer,
         run_episode: Buffer,
         run_set: Buffer | None,

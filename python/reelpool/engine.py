@@ -245,13 +245,16 @@ class EngineHandle:
         shared: bool = False, keep_bytes: int, parked_bytes: int = 0,
         max_decoders: int = DECODERS_PER_THREAD,
     ) -> None:  # fmt: skip
+        from .sums import with_places
+
         core = load_core()
         self.layout = layout
         self.pid = os.getpid()
         self.num_threads, self.prefetch_batches = num_threads, prefetch_batches
         self.parked_bytes = parked_bytes
+        paths, *rest = layout.engine_arguments()
         self.engine = core.Engine(
-            *layout.engine_arguments(), num_threads, prefetch_batches, shared, keep_bytes,
+            with_places(paths), *rest, num_threads, prefetch_batches, shared, keep_bytes,
             FRAME_CACHE_BYTES, parked_bytes, INDEX_BYTES, max_decoders, layout.substitute,
         )  # fmt: skip
 

@@ -178,8 +178,8 @@ _ADVICE: dict[str, str] = {
     "TIMESTAMP": "Run: reelpool inspect {dataset}{episode}     Or: a larger tolerance_s=",
     "FORMAT": "Run: reelpool inspect {dataset}{episode}     Or: fetch {file} again",
     "UNSUPPORTED": "Run: reelpool doctor (codecs and pixel formats of this build)",
-    "DECODE": "Run: reelpool inspect {dataset}{episode}     "
-    "Or: fetch {file} again, or leave the episode out (episodes=)",
+    "DECODE": "Run: reelpool verify {dataset}{episode} --level decode     "
+    "Or: fetch {file} again, leave the episode out (episodes=), or on_corrupt='substitute'",
     "CHANGED": "The file was replaced while in use: open the dataset again",
     "IO": "Check the disk and the permissions of {file}",
     "NOT_FOUND": "Fetch {file} again, or leave its episodes out (episodes=)",

@@ -17,7 +17,6 @@ import logging
 import os
 import stat
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -96,17 +95,19 @@ def is_safe(place: Path) -> bool:
     )
 
 
-def files_for(paths: Iterable[bytes]) -> list[bytes | None]:
-    """Per video file where its sums would lie: what the engine looks at. None where there are no
-    sums at all.
+def with_places(paths: list[bytes]) -> list[bytes] | list[bytes | tuple[bytes, bytes]]:
+    """Video files as the engine takes them: each with the place where its sums would lie. The paths
+    alone where no sums were ever stored, or where others could have written them.
     """
-    wanted = list(paths)
     base = folder()
     if not is_safe(base):
         if base.exists():
             logger.warning("%s can be written by others: check sums are not used", base)
-        return [None] * len(wanted)
-    return [os.fsencode(stored_at(os.fsdecode(p))) for p in wanted]
+        return paths
+    return [
+        path if b"://" in path else (path, os.fsencode(stored_at(os.fsdecode(path))))
+        for path in paths
+    ]
 
 
 def load(path: str | os.PathLike[str]) -> Sums | None:

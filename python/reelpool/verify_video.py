@@ -48,7 +48,7 @@ class VideoFile:
         self.start = columns.video[camera].from_timestamp
         self.faults: list[Fault] = []
         self.bytes = self.pictures = 0
-        self.known = self.opened = False
+        self.known = self.opened = self.rotten = False
         # Per row of the chosen episodes that has a picture: the picture's sample, episode, frame.
         self.sample = self.episode = self.frame = np.zeros(0, np.int64)
 
@@ -203,6 +203,7 @@ class VideoFile:
         if stored is None or not stored.is_of(now.path):
             return now
         self.known = True
+        self.rotten = now.header != stored.header or not np.array_equal(now.values, stored.values)
         if len(stored.values) != len(now.values) or stored.header != now.header:
             self.fault("index", "its header is not the one that was summed up",
                        f"reading {span(self.chosen)} raises FormatError",
@@ -307,10 +308,10 @@ def _examine(file: VideoFile, choices: Choices, times: dict[int, np.ndarray]) ->
     file.open(choices, times)
     with collecting(file.faults, "index", file.meta.root, file=file.rel, camera=file.camera,
                     episode=int(file.chosen[0])):  # fmt: skip
-        if not choices.decode:
-            file.check_ends()
         if choices.sums and file.opened and not file.beyond.any():
             own = file.check_sums(choices)
+        if not choices.decode and not file.rotten:
+            file.check_ends()  # what has lost its sums cannot be read anyway
     return own
 
 

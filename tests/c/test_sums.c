@@ -7,6 +7,8 @@
 #include "base/crc32c.h"
 #include "demux/index_sidecar.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define CLIPS "python/reelpool/_demo/clips/"
@@ -200,6 +202,106 @@ RP_TEST(a_lost_packet_costs_its_pictures_and_is_named)
     }
 }
 
+/* Put the clip's sums into a file of their own; its path. */
+static const char *store(const struct copy *c, char place[80], size_t flip)
+{
+    rp_buf *buf = NULL;
+    (void)sums_of(c, &buf);
+    if (flip > 0) {
+        buf->data[flip] ^= 1;
+    }
+    snprintf(place, 80, "%s.sums", c->path);
+    FILE *file = fopen(place, "wb");
+    REQUIRE(file != NULL && fwrite(buf->data, 1, buf->len, file) == buf->len);
+    (void)fclose(file);
+    rp_buf_unref(&buf);
+    return place;
+}
+
+static rp_status load(const struct copy *c, const char *place, uint32_t **sums,
+                      struct rp_error *err)
+{
+    rp_index *index = NULL;
+    uint32_t header;
+    rp_error_clear(err);
+    REQUIRE_OK(rp_video_header_read(c->files, 0, &index, &header, NULL, err), err);
+    rp_status status = rp_video_sums_load(c->files, 0, place, index, header, sums, err);
+    rp_index_free(&index);
+    return status;
+}
+
+RP_TEST(sums_are_loaded_for_their_version_only)
+{
+    struct copy c = copy_clip("av1");
+    char place[80];
+    struct rp_error err;
+    uint32_t *sums = NULL;
+    (void)CHECK_EQ(load(&c, "/tmp/rp_test_no_such_sums", &sums, &err), RP_END);
+    (void)CHECK_EQ(load(&c, "/tmp", &sums, &err), RP_AGAIN);
+    REQUIRE_OK(load(&c, store(&c, place, 0), &sums, &err), &err);
+    for (int64_t i = 0; i < rp_index_samples(c.index); i++) {
+        struct rp_sample s;
+        rp_index_sample(c.index, i, &s);
+        (void)CHECK_EQ(sums[i], rp_crc32c(0, c.data + s.offset, s.size));
+    }
+    rp_free(sums);
+    sums = NULL;
+    for (size_t flip = 1; flip < 60; flip++) { /* damaged, or another version of anything */
+        (void)CHECK_EQ(load(&c, store(&c, place, flip), &sums, &err), RP_AGAIN);
+    }
+    (void)CHECK(sums == NULL && err.code == RP_OK);
+    (void)store(&c, place, 0);
+    const struct timespec later[2] = {{.tv_sec = 1}, {.tv_sec = 1}};
+    REQUIRE_EQ(utimensat(AT_FDCWD, c.path, later, 0), 0);
+    rp_files_free(&c.files);
+    const char *only = c.path;
+    REQUIRE_OK(rp_files_new(&only, 1, 1, &c.files, &err), &err);
+    (void)CHECK_EQ(load(&c, place, &sums, &err), RP_AGAIN);
+    (void)CHECK(sums == NULL);
+    (void)unlink(place);
+    drop(&c);
+}
+
+RP_TEST(another_header_or_count_is_refused)
+{
+    struct copy c = copy_clip("vp9");
+    char place[80];
+    struct rp_error err;
+    uint32_t *sums = NULL;
+    (void)store(&c, place, 0);
+    rp_error_clear(&err);
+    (void)CHECK_STATUS(rp_video_sums_load(c.files, 0, place, c.index, 1, &sums, &err), RP_E_FORMAT,
+                       &err);
+    (void)CHECK_CONTAINS(err.what, "checksum differs");
+    (void)CHECK_STR(err.file, c.path);
+    (void)CHECK(sums == NULL);
+    (void)unlink(place);
+    drop(&c);
+}
+
+struct place_of {
+    struct copy *copy;
+    const char *place;
+};
+
+static void try_load(void *arg)
+{
+    const struct place_of *p = arg;
+    uint32_t *sums = NULL;
+    struct rp_error err;
+    rp_error_clear(&err);
+    rp_index *index = NULL;
+    uint32_t header;
+    rp_status status = rp_video_header_read(p->copy->files, 0, &index, &header, NULL, &err);
+    if (status == RP_OK) {
+        status = rp_video_sums_load(p->copy->files, 0, p->place, index, header, &sums, &err);
+        (void)CHECK_EQ(status == RP_OK, sums != NULL);
+        (void)CHECK(status >= RP_OK || status == err.code);
+    }
+    rp_free(sums);
+    rp_index_free(&index);
+}
+
 static void try_sums(void *arg)
 {
     const struct copy *c = arg;
@@ -235,5 +337,9 @@ RP_TEST(failing_calls_are_errors)
     struct copy c = copy_clip("h264");
     (void)CHECK(rp_fault_sweep((struct rp_fault){.calls = 0}, try_sums, &c) > 3);
     (void)CHECK(rp_fault_sweep((struct rp_fault){.calls = RP_FAULT_FILE}, try_pictures, &c) > 3);
+    char place[80];
+    struct place_of p = {&c, store(&c, place, 0)};
+    (void)CHECK(rp_fault_sweep((struct rp_fault){.calls = 0}, try_load, &p) > 3);
+    (void)unlink(place);
     drop(&c);
 }

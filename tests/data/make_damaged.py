@@ -33,6 +33,8 @@ CLIPS = {
                      ":min-keyint=2 -pix_fmt yuv420p"),
     "hevc_g30_10bit": ("hevc", "320x240", 2, f"-c:v libx265 -x265-params {QUIET_X265}:keyint=30"
                        " -pix_fmt yuv420p10le"),
+    "vp9_g30": ("vp9", "320x240", 2, "-c:v libvpx-vp9 -deadline realtime -cpu-used 8 -g 30"
+                " -b:v 400k -pix_fmt yuv420p"),
 }  # fmt: skip
 ODD = {
     "vfr": "-c:v libx264 -g 10 -pix_fmt yuv420p -vf select=mod(n\\,3) -vsync vfr",

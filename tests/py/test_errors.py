@@ -87,7 +87,7 @@ def test_core_message_names_the_place_and_what_to_do():
     assert first == (
         "av1: invalid data, frame 812, camera top, episode 41, a/b videos/f.mp4 @ 18.2 MB"
     )
-    assert second.startswith("  Run: reelpool inspect a/b --episode 41")
+    assert second.startswith("  Run: reelpool verify a/b --episode 41 --level decode")
     assert (error.frame, error.offset, error.camera) == (812, 18_200_000, "top")
 
 
