@@ -137,10 +137,9 @@ def test_worker_scaling_needs_several_counts():
     assert report._scaling([measured("threads", 0, 5.0), measured("workers", 2, 4.0)]) == []
     title, chart = report._scaling([measured("workers", n, 4.0 * n) for n in (4, 1, 2)])
     assert "Worker scaling" in title
-    (line,) = re.findall(r'<path d="M([^"]*L[^"]*)"', chart)
-    x = [float(point.split()[0]) for point in line.split("L")]
-    assert len(x) == 3
-    assert x == sorted(x)
+    assert re.findall(r">(\d workers?)<", chart) == ["1 worker", "2 workers", "4 workers"]
+    widths = re.findall(r'<rect x="[^"]*" y="[^"]*" width="([^"]*)"', chart)
+    assert float(widths[2]) == pytest.approx(4 * float(widths[0]), rel=0.02)
 
 
 def test_the_chart_is_drawn_from_result_files(tmp_path):

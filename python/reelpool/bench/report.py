@@ -154,20 +154,24 @@ def build(
 
 def _scaling(results: list[Result]) -> list[str]:
     """Throughput by DataLoader workers, for the readers measured with several numbers of them."""
-    lines: dict[str, list[tuple[float, float]]] = {}
+    key = "decoded_frames_per_s"
+    groups: dict[tuple[str, str], list[Result]] = {}
     for result in results:
-        case = result.case
-        if case.loader == "workers":
-            name = f"{case.impl} {case.variant}".rstrip() + f", {case.what}"
-            point = (float(case.num_workers), result.figures["decoded_frames_per_s"])
-            lines.setdefault(name, []).append(point)
-    several = [(name, sorted(points)) for name, points in lines.items() if len(points) > 1]
-    if not several:
-        return []
-    chart = pictures.svg_lines(
-        "Throughput by workers", "DataLoader workers", "delivered frames/s, all cameras", several
-    )
-    return ["<h2>Worker scaling</h2>", card(chart)]
+        if result.case.loader == "workers":
+            reader = f"{result.case.impl} {result.case.variant}".rstrip()
+            groups.setdefault((reader, result.case.what), []).append(result)
+    charts = []
+    for (reader, what), same in groups.items():
+        if len(same) < 2:
+            continue
+        bars = []
+        for result in sorted(same, key=lambda r: r.case.num_workers):
+            value, count = result.figures[key], result.case.num_workers
+            low, high = result.figures.get("range", {}).get(key, (value, value))
+            bars.append((f"{count} worker{'s' * (count != 1)}", value, low, high, 0))
+        title = f"{reader}, {what}"
+        charts.append(card(pictures.svg_bars(title, "delivered frames/s, all cameras", bars)))
+    return ["<h2>Worker scaling</h2>", *charts] if charts else []
 
 
 def _alone(results: list[Result]) -> list[str]:
