@@ -1,6 +1,7 @@
 """Each script of this folder in its own process group, with a watchdog; no orphan may be left.
 
-A script that does not use torch itself runs without it; with it under the mark `soak`.
+A script that does not use torch itself runs without it; with it under the mark `soak`. Scripts
+named *_soak.py are run by hand.
 """
 
 import os
@@ -15,7 +16,9 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 FILES = sorted(
-    path for path in HERE.glob("*.py") if not path.name.startswith(("_", "test_", "conftest"))
+    path
+    for path in HERE.glob("*.py")
+    if not path.name.startswith(("_", "test_", "conftest")) and not path.stem.endswith("_soak")
 )
 
 
