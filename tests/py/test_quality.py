@@ -192,6 +192,8 @@ def test_live_frames_by_their_definition():
         held.setdefault((unit[row], p % 8), []).append(p)
     live = max(sum(len(v) for v in held.values() if v[0] <= p <= v[-1]) for p in range(SMALL.count))
     assert epoch.live == live
+    at_one_position = [np.array(v) for v in ([0, 2], [2, 3], [5, 7])]  # first, last, frames
+    assert quality._most_live(*at_one_position) == 12
     assert epoch.admitted[1].sum() == SMALL.count
 
 
