@@ -124,6 +124,12 @@ static PyObject *engine_begin(PyObject *object, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* A time that added to any clock fits: a hundred years stand for all that is longer. */
+static int64_t nanoseconds(double seconds)
+{
+    return seconds < 3e9 ? (int64_t)(seconds * 1e9) : (int64_t)3000000000 * 1000000000;
+}
+
 static PyObject *engine_next(PyObject *object, PyObject *args)
 {
     struct engine_object *self = (struct engine_object *)(void *)object;
@@ -139,7 +145,7 @@ static PyObject *engine_next(PyObject *object, PyObject *args)
     do {
         rp_error_clear(&err);
         Py_BEGIN_ALLOW_THREADS status =
-            rp_loader_next(self->loader, SLICE_NS, (int64_t)(timeout_s * 1e9), &batch, &err);
+            rp_loader_next(self->loader, SLICE_NS, nanoseconds(timeout_s), &batch, &err);
         Py_END_ALLOW_THREADS
     } while (status == RP_AGAIN && PyErr_CheckSignals() == 0);
     PyObject *result = NULL;
@@ -193,8 +199,8 @@ static PyObject *engine_get(PyObject *object, PyObject *args)
     }
     while (submitted) {
         rp_error_clear(&err);
-        Py_BEGIN_ALLOW_THREADS status = rp_loader_take(self->loader, ticket, SLICE_NS,
-                                                       (int64_t)(timeout_s * 1e9), &batch, &err);
+        Py_BEGIN_ALLOW_THREADS status =
+            rp_loader_take(self->loader, ticket, SLICE_NS, nanoseconds(timeout_s), &batch, &err);
         Py_END_ALLOW_THREADS if (status != RP_AGAIN)
         {
             break;

@@ -389,3 +389,9 @@ def test_the_launchers_rank_is_used(small, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with loader_of(small, 42) as loader:
         assert len(loader) == 1 and ids(loader) == all_ids(small)[42:]
+
+
+@pytest.mark.parametrize("timeout_s", [float("inf"), 1e300, 1e10])
+def test_a_timeout_may_be_as_long_as_one_likes(small, timeout_s):
+    with loader_of(small, 40, timeout_s=timeout_s) as loader:
+        assert len(list(loader)) == len(loader)
