@@ -10,6 +10,7 @@ import numpy as np
 
 from .errors import FormatError, NotFoundError, make_error
 from .roots import LocalRoot
+from .tables_arrow import flat_numbers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,7 +72,7 @@ class Episodes:
         if column.null_count == 0 and (
             kind.startswith(("int", "uint", "float")) or kind in ("double", "bool")
         ):
-            return column.to_numpy()
+            return flat_numbers(column)
         return column.to_pylist()
 
     def __getitem__(self, key: Any) -> Any:
@@ -187,7 +188,7 @@ def number_column(table: pa.Table, name: str, dtype: type = np.int64) -> np.ndar
     if column.null_count or not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         what = "holds a null" if column.null_count else f"has type {kind}"
         raise make_error(FormatError, f"{EPISODES_DIR}: column {name} {what}", file=EPISODES_DIR)
-    values = column.to_numpy()
+    values = flat_numbers(column)
     bad = np.flatnonzero(~np.isfinite(values) | (values < 0))
     if len(bad):
         what = f"{EPISODES_DIR}: column {name} is {values[bad[0]]} for episode {bad[0]}"

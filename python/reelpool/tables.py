@@ -18,6 +18,7 @@ from . import env
 from .errors import FormatError, make_error
 from .image_cells import ImageColumn, RowGroupCache
 from .metadata_info import NUMBER_DTYPES, OBJECT_DTYPES
+from .tables_arrow import flat_numbers, release_arrow_memory
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -156,7 +157,7 @@ def _values(chunk: pa.Array, spec: _Spec, rel: str) -> np.ndarray:
         if pa.types.is_fixed_size_list(kind):
             even = kind.list_size == width
         else:
-            even = bool((np.diff(chunk.offsets.to_numpy()) == width).all())
+            even = bool((np.diff(flat_numbers(chunk.offsets)) == width).all())
         if not even:
             raise _fail(
                 spec, rel, f"has lists of another size than its declared shape {spec.shape}"
@@ -168,7 +169,7 @@ def _values(chunk: pa.Array, spec: _Spec, rel: str) -> np.ndarray:
     kind = chunk.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         raise _fail(spec, rel, f"has type {kind} where {spec.dtype} is declared")
-    flat = chunk.to_numpy(zero_copy_only=False)
+    flat = flat_numbers(chunk)
     return _cast(flat, spec, rel).reshape((rows, *spec.item))
 
 
@@ -388,6 +389,7 @@ def load_table(meta: LeRobotDatasetMetadata, episodes: Sequence[int] | None = No
     _check_order(reader, expected, reader.arrays["index"], "index", episode)
     cells: dict[str, CellColumn | ImageColumn] = dict(reader.images)
     cells |= {k: CellColumn(k, dtype, reader.chunks[k]) for k, dtype in reader.cells.items()}
+    release_arrow_memory()
     return Table(reader.keys, reader.arrays, cells, chosen, lengths)
 
 
