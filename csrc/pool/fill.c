@@ -32,8 +32,9 @@ static void wait_for_block(rp_loader *loader, struct batch *batch, uint64_t rele
 /* RP_AGAIN: no block is free now, the batch waits. */
 static rp_status take_block(rp_loader *loader, struct batch *batch, struct rp_error *err)
 {
+    size_t bytes = batch->stream ? loader->stream_bytes : batch->bytes;
     if (batch->block != NULL) {
-        if (batch->block->len >= batch->bytes) {
+        if (batch->block->len >= bytes) {
             return RP_OK;
         }
         rp_block_release(&batch->block);
@@ -41,9 +42,9 @@ static rp_status take_block(rp_loader *loader, struct batch *batch, struct rp_er
     rp_lock_acquire(&loader->lock);
     uint64_t releases = loader->releases;
     rp_lock_release(&loader->lock);
-    rp_status status = rp_arena_take(loader->arena, batch->bytes, false, &batch->block, err);
+    rp_status status = rp_arena_take(loader->arena, bytes, false, &batch->block, err);
     if (status == RP_AGAIN && may_map(loader, batch)) {
-        status = rp_arena_take(loader->arena, batch->bytes, true, &batch->block, err);
+        status = rp_arena_take(loader->arena, bytes, true, &batch->block, err);
         if (status != RP_OK && batch->stream) {
             rp_lock_acquire(&loader->lock);
             loader->blocks_mapped--;

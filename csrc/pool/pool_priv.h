@@ -156,8 +156,9 @@ struct rp_loader {
     struct index_table indexes;
     struct frame_cache frames;
     struct park park;
-    rp_feed *feed; /* of the stream; used by the worker whose batch is PULLING */
-    int64_t ahead; /* batches located beyond those that are due */
+    rp_feed *feed;       /* of the stream; used by the worker whose batch is PULLING */
+    size_t stream_bytes; /* of a full batch; a shorter one takes as much, so that blocks fit all */
+    int64_t ahead;       /* batches located beyond those that are due */
     int64_t repeated;
     int stream_in_flight; /* batches of the stream that are not free */
     int stream_due;       /* of those: due */

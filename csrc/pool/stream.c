@@ -3,7 +3,8 @@
 #define WAIT_NS   10000000 /* between looks at items that end */
 #define MAX_AHEAD 65536
 
-static rp_status check_begin(rp_loader *loader, const rp_feed *feed, int64_t ahead,
+/* *bytes: of a full batch. */
+static rp_status check_begin(rp_loader *loader, const rp_feed *feed, int64_t ahead, size_t *bytes,
                              struct rp_error *err)
 {
     RP_TRY(rp_loader_check_usable(loader, err));
@@ -15,8 +16,7 @@ static rp_status check_begin(rp_loader *loader, const rp_feed *feed, int64_t ahe
         RP_FAIL(err, RP_E_ARG, "row %lld is outside 0..%lld", (long long)rp_feed_rows_end(feed) - 1,
                 (long long)loader->desc->n_rows - 1);
     }
-    size_t bytes;
-    return rp_loader_layout(loader, rp_feed_batch(feed), NULL, &bytes, err);
+    return rp_loader_layout(loader, rp_feed_batch(feed), NULL, bytes, err);
 }
 
 /* Until nothing of the stream before is under way. */
@@ -39,7 +39,8 @@ rp_status rp_loader_begin(rp_loader *loader, rp_feed **feed, int64_t ahead, stru
 {
     rp_feed *taken = *feed;
     *feed = NULL;
-    rp_status status = check_begin(loader, taken, ahead, err);
+    size_t bytes;
+    rp_status status = check_begin(loader, taken, ahead, &bytes, err);
     if (status == RP_OK) {
         status = rp_loader_start(loader, err);
     }
@@ -55,6 +56,7 @@ rp_status rp_loader_begin(rp_loader *loader, rp_feed **feed, int64_t ahead, stru
         loader->feed = taken;
         taken = before;
         loader->ahead = ahead;
+        loader->stream_bytes = bytes;
         loader->repeated = 0;
         loader->feed_ended = loader->starved = false;
         loader->stream_on = true;
