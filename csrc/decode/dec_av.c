@@ -48,6 +48,20 @@ bool rp_decode_supports(enum rp_codec codec)
     return find_decoder(codec) != NULL;
 }
 
+/* The decoder that reads do not use, where there are two. */
+static const AVCodec *find_other(enum rp_codec codec)
+{
+    const AVCodec *usual = find_decoder(codec);
+    const char *name = usual == NULL ? NULL : DECODERS[codec][1];
+    const AVCodec *other = name == NULL ? NULL : avcodec_find_decoder_by_name(name);
+    return other == usual ? NULL : other;
+}
+
+bool rp_decode_has_strict(enum rp_codec codec)
+{
+    return find_other(codec) != NULL;
+}
+
 void rp_decode_describe(char *text, size_t cap)
 {
     unsigned codec = avcodec_version();
@@ -136,10 +150,9 @@ static rp_status set_extradata(AVCodecContext *context, const struct rp_codec_pa
     return RP_OK;
 }
 
-static rp_status av_open(const struct rp_codec_params *params, bool with_extradata, void **out,
-                         struct rp_error *err)
+static rp_status open_codec(const AVCodec *codec, const struct rp_codec_params *params,
+                            bool with_extradata, void **out, struct rp_error *err)
 {
-    const AVCodec *codec = find_decoder(params->codec);
     if (codec == NULL) {
         RP_FAIL(err, RP_E_UNSUPPORTED, "this FFmpeg has no decoder for %s (libavcodec %u.%u)",
                 rp_codec_name(params->codec), AV_VERSION_MAJOR(avcodec_version()),
@@ -177,6 +190,20 @@ static rp_status av_open(const struct rp_codec_params *params, bool with_extrada
 fail:
     av_close(decoder);
     return status;
+}
+
+static rp_status av_open(const struct rp_codec_params *params, bool with_extradata, void **out,
+                         struct rp_error *err)
+{
+    return open_codec(find_decoder(params->codec), params, with_extradata, out, err);
+}
+
+static rp_status av_open_strict(const struct rp_codec_params *params, bool with_extradata,
+                                void **out, struct rp_error *err)
+{
+    const AVCodec *other = find_other(params->codec);
+    return open_codec(other != NULL ? other : find_decoder(params->codec), params, with_extradata,
+                      out, err);
 }
 
 static void av_flush(void *native)
@@ -345,6 +372,15 @@ static void destroy_picture(void *picture)
 const struct rp_decode_backend rp_decode_av = {
     .pictures = {create_picture, reset_picture, destroy_picture},
     .open = av_open,
+    .send = av_send,
+    .receive = av_receive,
+    .flush = av_flush,
+    .close = av_close,
+};
+
+const struct rp_decode_backend rp_decode_av_strict = {
+    .pictures = {create_picture, reset_picture, destroy_picture},
+    .open = av_open_strict,
     .send = av_send,
     .receive = av_receive,
     .flush = av_flush,

@@ -44,6 +44,16 @@ typedef struct rp_decoder_cache rp_decoder_cache;
 RP_CHECKED rp_status rp_decoder_cache_new(int capacity, rp_decoder_cache **out,
                                           struct rp_error *err);
 
+/* The same for checking: where this FFmpeg has a second decoder for a codec (AV1: libaom-av1 beside
+ * libdav1d), it is that one, which refuses most of the damage that the usual one turns into other
+ * pixels, at a higher cost. Owner: *out is the caller's. Thread: as rp_decoder_cache_new. Blocks:
+ * never. Errors: RP_E_NOMEM. */
+RP_CHECKED rp_status rp_decoder_cache_new_strict(int capacity, rp_decoder_cache **out,
+                                                 struct rp_error *err);
+
+/* Whether there is a second decoder for the codec. Thread: any. Blocks: never. */
+bool rp_decode_has_strict(enum rp_codec codec);
+
 /* Close all decoders, free, null. Frames handed out stay valid. NULL or pointer to NULL: nothing.
  * Thread: the user's or none. Blocks: never for long. */
 void rp_decoder_cache_free(rp_decoder_cache **cache);

@@ -55,5 +55,6 @@ struct rp_decode_backend {
 };
 
 extern const struct rp_decode_backend rp_decode_av;
+extern const struct rp_decode_backend rp_decode_av_strict; /* the stricter of two libraries */
 
 #endif

@@ -27,7 +27,8 @@ struct rp_decoder_cache {
     rp_decoder decoders[];
 };
 
-rp_status rp_decoder_cache_new(int capacity, rp_decoder_cache **out, struct rp_error *err)
+static rp_status new_cache(const struct rp_decode_backend *backend, int capacity,
+                           rp_decoder_cache **out, struct rp_error *err)
 {
     if (capacity < 1 || capacity > 4096) {
         RP_FAIL(err, RP_E_ARG, "a decoder cache holds 1 to 4096 decoders, not %d", capacity);
@@ -37,7 +38,7 @@ rp_status rp_decoder_cache_new(int capacity, rp_decoder_cache **out, struct rp_e
     if (cache == NULL) {
         RP_FAIL(err, RP_E_NOMEM, "no memory for a decoder cache");
     }
-    cache->backend = &rp_decode_av;
+    cache->backend = backend;
     cache->capacity = capacity;
     rp_status status = rp_frame_pool_new(&cache->backend->pictures, &cache->frames, err);
     if (status != RP_OK) {
@@ -46,6 +47,16 @@ rp_status rp_decoder_cache_new(int capacity, rp_decoder_cache **out, struct rp_e
     }
     *out = cache;
     return RP_OK;
+}
+
+rp_status rp_decoder_cache_new(int capacity, rp_decoder_cache **out, struct rp_error *err)
+{
+    return new_cache(&rp_decode_av, capacity, out, err);
+}
+
+rp_status rp_decoder_cache_new_strict(int capacity, rp_decoder_cache **out, struct rp_error *err)
+{
+    return new_cache(&rp_decode_av_strict, capacity, out, err);
 }
 
 static void close_decoder(rp_decoder *decoder)

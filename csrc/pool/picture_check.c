@@ -271,11 +271,18 @@ static rp_status check_group(struct group *g, struct rp_picture_check *check, st
     return RP_OK;
 }
 
+bool rp_video_has_strict(enum rp_codec codec)
+{
+    return rp_decode_has_strict(codec);
+}
+
 rp_status rp_video_check_pictures(rp_files *files, int i, const rp_index *index, int64_t first,
-                                  int64_t end, struct rp_picture_check *check, struct rp_error *err)
+                                  int64_t end, bool strict, struct rp_picture_check *check,
+                                  struct rp_error *err)
 {
     struct group g = {.files = files, .file = i, .index = index};
-    RP_TRY(rp_decoder_cache_new(1, &g.decoders, err));
+    RP_TRY(strict ? rp_decoder_cache_new_strict(1, &g.decoders, err)
+                  : rp_decoder_cache_new(1, &g.decoders, err));
     rp_status status = RP_OK;
     g.key = first == 0 ? 0 : next_key(index, first - 1);
     while (status == RP_OK && g.key < end && g.key < rp_index_samples(index)) {

@@ -210,8 +210,8 @@ static void locate_sample(const struct decoding *d, int64_t i, struct rp_error *
                      sample.size);
 }
 
-/* Compare a packet with its check sum. Bytes that differ are read once more, since what is wrong may
- * be memory or a network rather than the disk; they never reach the decoder. */
+/* Compare a packet with its check sum. Bytes that differ are read once more, since what is wrong
+ * may be memory or a network rather than the disk; they never reach the decoder. */
 static rp_status check_packet(const struct decoding *d, int64_t i, const struct rp_sample *sample,
                               uint8_t *data, struct rp_error *err)
 {

@@ -82,8 +82,8 @@ rp_status rp_video_sums(rp_files *files, int i, const char *path, rp_buf **out,
     return status;
 }
 
-/* All bytes of a small file. RP_END: it is not there; RP_AGAIN: it cannot be read, or is larger than
- * any sidecar. */
+/* All bytes of a small file. RP_END: it is not there; RP_AGAIN: it cannot be read, or is larger
+ * than any sidecar. */
 static rp_status read_sidecar(const char *place, rp_buf **out, struct rp_error *err)
 {
     rp_files *files = NULL;

@@ -7,6 +7,7 @@
 #include "demux/demux.h"
 #include "fetch/fetch.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* rp_video_index_read that also gives the CRC-32C of the `moov` box. Owner: *out is the caller's
@@ -48,13 +49,17 @@ struct rp_picture_check {
 
 /* Decode every addressable picture whose start key lies in decode order [first, end), each once,
  * as reads do: from its start key, and alone where a run fails, so that a picture is bad only if
- * it cannot be read by itself (of a failing run, the 64 nearest are tried alone). Adds to *check.
+ * it cannot be read by itself (of a failing run, the 64 nearest are tried alone). `strict`: by the
+ * stricter of two libraries, where there is one (rp_decode_has_strict). Adds to *check.
  * Owner: check->bad is the caller's (rp_picture_check_free), on failure too; index is that of file
  * i, borrowed. Thread: any; enters the fork gate. Blocks: on the disk and for all the decoding.
  * Errors: what is no matter of content: RP_E_IO, RP_E_NOT_FOUND, RP_E_CHANGED, RP_E_NOMEM. */
 RP_CHECKED rp_status rp_video_check_pictures(rp_files *files, int i, const rp_index *index,
-                                             int64_t first, int64_t end,
+                                             int64_t first, int64_t end, bool strict,
                                              struct rp_picture_check *check, struct rp_error *err);
+
+/* Whether a strict check of this codec differs from the usual one. Thread: any. Blocks: never. */
+bool rp_video_has_strict(enum rp_codec codec);
 
 /* Free what the check holds. NULL: nothing. Thread: any. Blocks: never. */
 void rp_picture_check_free(struct rp_picture_check *check);

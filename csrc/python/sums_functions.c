@@ -135,8 +135,9 @@ static PyObject *check_pictures(PyObject *module, PyObject *args)
 {
     PyObject *path;
     long long first, end;
-    if (!PyArg_ParseTuple(args, "O&LL:check_pictures", PyUnicode_FSConverter, &path, &first,
-                          &end)) {
+    int strict;
+    if (!PyArg_ParseTuple(args, "O&LLp:check_pictures", PyUnicode_FSConverter, &path, &first, &end,
+                          &strict)) {
         return NULL;
     }
     if (first < 0) {
@@ -154,8 +155,10 @@ static PyObject *check_pictures(PyObject *module, PyObject *args)
     if (status == RP_OK) {
         status = rp_video_index_read(files, 0, &index, NULL, &err);
     }
-    if (status == RP_OK && first < rp_index_samples(index)) {
-        status = rp_video_check_pictures(files, 0, index, first, end, &check, &err);
+    /* a second look by the same library would find nothing new */
+    bool idle = strict && status == RP_OK && !rp_video_has_strict(rp_index_codec(index)->codec);
+    if (status == RP_OK && first < rp_index_samples(index) && !idle) {
+        status = rp_video_check_pictures(files, 0, index, first, end, strict, &check, &err);
     }
     rp_index_free(&index);
     rp_files_free(&files);
@@ -185,6 +188,7 @@ PyMethodDef rp_sums_functions[] = {
      "decode order, int64 bytes of the addressable ones in presentation order). Flags: 1 key,\n"
      "2 addressable."},
     {"check_pictures", check_pictures, METH_VARARGS,
-     "check_pictures(path, first, end, /)\n--\n\nDecode each picture whose start key lies in\n"
-     "samples [first, end): (pictures looked at, [(sample, code, what, offset, length), ...])."},
+     "check_pictures(path, first, end, strict, /)\n--\n\nDecode each picture whose start key lies\n"
+     "in samples [first, end): (pictures looked at, [(sample, code, what, offset, length), ...]).\n"
+     "strict: by the stricter of two libraries; nothing is looked at where there is but one."},
     {NULL, NULL, 0, NULL}};

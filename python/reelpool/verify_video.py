@@ -247,8 +247,10 @@ class VideoFile:
         for first in range(0, len(self.samples) if self.opened else 0, SAMPLES_AT_ONCE):
             yield first, first + SAMPLES_AT_ONCE
 
-    def add_bad(self, bad: list[tuple[int, str, str, int, int]]) -> None:
-        """Pictures that do not decode; neighbours that fail at the same bytes are one fault."""
+    def add_bad(self, bad: list[tuple[int, str, str, int, int]], strict: bool) -> None:
+        """Pictures that do not decode; neighbours that fail at the same bytes are one fault.
+        `strict`: only the second, stricter decoder found them.
+        """
         found = []
         for sample, code, what, offset, length in bad:
             if self.beyond[sample]:
@@ -271,6 +273,15 @@ class VideoFile:
             unused = episode < 0
             if unused and len(self.chosen) < len(self.everyone):
                 continue  # of an episode that was not asked for
+            if strict:
+                self.fault(
+                    "decode", f"{what}; the decoder of reads takes it without a sign",
+                    "its pixels may be wrong, and no read says so",
+                    episode=None if unused else episode, frame=None if unused else frame,
+                    frames=count, offset=offset if offset >= 0 else None,
+                    length=length if length >= 0 else None,
+                )  # fmt: skip
+                continue
             self.fault(
                 "decode", f"{code.lower()}: {what}" + (" (no frame shows it)" if unused else ""),
                 "none, until a frame shows it" if unused else "reading them raises an error"
@@ -372,11 +383,16 @@ def _decode(
 ) -> None:
     core = load_core()
     steps = [(file, *step) for file in files for step in file.steps()]
-    bar = progress(len(steps))
-    waiting = {threads.submit(core.check_pictures, f.path, a, b): f for f, a, b in steps}
-    bad: dict[VideoFile, list] = {}
-    for done in _each(waiting, bar):
-        file = waiting[done]
+    bar = progress(2 * len(steps))
+    waiting: dict[Future, tuple[VideoFile, bool]] = {}
+    for strict in (False, True):
+        for file, first, end in steps:
+            done = threads.submit(core.check_pictures, file.path, first, end, strict)
+            waiting[done] = (file, strict)
+    bad: dict[tuple[VideoFile, bool], list] = {}
+    for done in as_completed(waiting):
+        file, strict = waiting[done]
+        bar.set_description_str(file.rel)
         try:
             pictures, found = done.result()
         except FormatError:
@@ -384,9 +400,12 @@ def _decode(
         except ReelpoolError as error:
             file.faults.append(fault_of(error, "decode", file.meta.root, camera=file.camera))
             continue
-        file.pictures += pictures - len(found)
-        bad.setdefault(file, []).extend(found)
+        file.pictures += 0 if strict else pictures - len(found)
+        bad.setdefault((file, strict), []).extend(found)
+        bar.update()
     bar.close()
     for file in files:
-        if bad.get(file):
-            file.add_bad(sorted(bad[file]))
+        plain = sorted(bad.get((file, False), []))
+        known = {entry[0] for entry in plain}
+        file.add_bad(plain, False)
+        file.add_bad([e for e in sorted(bad.get((file, True), [])) if e[0] not in known], True)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from demo_sets import DEMO, FRAMES, FRONT, ROOT, STARTS, WRIST, copy_demo, video
 from reelpool import errors, sums, verify, verify_video
+from reelpool.engine import load_core
 from test_sums import damage
 from written_datasets import NUMBERS, edit_info, rows, write_jsonl, write_v2
 
@@ -286,6 +288,31 @@ def test_a_lost_picture_inside_an_episode(demo):
     assert f"bytes {at}-{at + size - 1}" in fault.text()
     for kept in ([0], [1, 2]):
         assert verify.check(demo, "decode", kept).ok == (kept == [1, 2])
+
+
+def test_damage_that_the_decoder_of_reads_passes_over(demo):
+    core = load_core()
+    libraries = core.describe()["libraries"]
+    if "libdav1d yes" not in libraries or "libaom-av1 yes" not in libraries:
+        pytest.skip("this FFmpeg has one AV1 decoder only")
+    path = video(demo, FRONT)
+    data = path.read_bytes()
+    rng = random.Random(3)
+    for _ in range(40):
+        at, size = rng.choice(make_damaged.samples(data)[:48])
+        damaged = bytearray(data)
+        damaged[at + rng.randrange(size)] ^= 1 << rng.randrange(8)
+        path.write_bytes(damaged)
+        if not core.check_pictures(path, 0, 48, False)[1] and (
+            found := core.check_pictures(path, 0, 48, True)[1]
+        ):
+            break
+    else:
+        raise AssertionError("no flipped bit was seen by the second decoder alone")
+    faults = verify.check(demo, "decode", [0]).faults
+    assert faults and all("without a sign" in f.what for f in faults)
+    assert sum(f.frames for f in faults) == len(found)
+    assert {f.camera for f in faults} == {FRONT} and {f.episode for f in faults} == {0}
 
 
 def test_nearest_is_what_a_read_finds():
