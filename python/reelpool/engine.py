@@ -254,7 +254,7 @@ class EngineHandle:
         self.parked_bytes = parked_bytes
         paths, *rest = layout.engine_arguments()
         self.engine = core.Engine(
-            with_places(paths), *rest, num_threads, prefetch_batches, shared, keep_bytes,
+            with_places(paths, real=True), *rest, num_threads, prefetch_batches, shared, keep_bytes,
             FRAME_CACHE_BYTES, parked_bytes, INDEX_BYTES, max_decoders, layout.substitute,
         )  # fmt: skip
 

@@ -17,6 +17,7 @@ import logging
 import os
 import stat
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -78,8 +79,12 @@ def folder() -> Path:
 
 def stored_at(path: str | os.PathLike[str]) -> Path:
     """The file that holds the sums of a video file, there or not."""
-    name = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()
-    return folder() / name[:2] / name
+    return Path(os.fsdecode(_place(os.fsencode(folder()), os.fsencode(os.path.realpath(path)))))
+
+
+def _place(base: bytes, real: bytes) -> bytes:
+    name = hashlib.sha256(real).hexdigest().encode()
+    return base + b"/" + name[:2] + b"/" + name
 
 
 def is_safe(place: Path) -> bool:
@@ -95,17 +100,22 @@ def is_safe(place: Path) -> bool:
     )
 
 
-def with_places(paths: list[bytes]) -> list[bytes] | list[bytes | tuple[bytes, bytes]]:
+def with_places(
+    paths: list[bytes], real: bool = False
+) -> list[bytes] | list[bytes | tuple[bytes, bytes]]:
     """Video files as the engine takes them: each with the place where its sums would lie. The paths
     alone where no sums were ever stored, or where others could have written them.
+
+    `real`: the paths hold no links, which saves asking the system about each.
     """
     base = folder()
     if not is_safe(base):
         if base.exists():
             logger.warning("%s can be written by others: check sums are not used", base)
         return paths
+    place = os.fsencode(base)
     return [
-        path if b"://" in path else (path, os.fsencode(stored_at(os.fsdecode(path))))
+        path if b"://" in path else (path, _place(place, path if real else os.path.realpath(path)))
         for path in paths
     ]
 
@@ -161,6 +171,18 @@ def store(sums: Sums) -> Path:
             StorageError, f"{place}: {error.strerror}", file=str(place), status=error.errno
         ) from error
     return place
+
+
+def keep(paths: Iterable[str | os.PathLike[str]]) -> int:
+    """Sum up and keep files that are known to be good, just written for example; how many.
+
+    As `compute` and `store`.
+    """
+    count = 0
+    for path in paths:
+        store(compute(path))
+        count += 1
+    return count
 
 
 def forget(path: str | os.PathLike[str]) -> bool:

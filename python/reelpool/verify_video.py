@@ -51,6 +51,7 @@ class VideoFile:
         self.known = self.opened = self.rotten = False
         # Per row of the chosen episodes that has a picture: the picture's sample, episode, frame.
         self.sample = self.episode = self.frame = np.zeros(0, np.int64)
+        self._rows: dict[int, tuple[int, int]] | None = None  # by sample
 
     def fault(self, level: str, what: str, consequence: str, fix: str = "", **where: Any) -> None:
         """One more fault of this file."""
@@ -209,12 +210,16 @@ class VideoFile:
                        f"reading {span(self.chosen)} raises FormatError",
                        episode=int(self.chosen[0]))  # fmt: skip
             return None
-        for sample in np.flatnonzero(stored.values != now.values).tolist():
-            offset, size = self.samples[sample, :2].tolist()
-            episode, frame, _ = self._who_shows(sample)
+        wrong = np.flatnonzero(stored.values != now.values)
+        for run in np.split(wrong, np.flatnonzero(np.diff(wrong) != 1) + 1) if len(wrong) else []:
+            shown = [self._who_shows(sample) for sample in run.tolist()]
+            seen = sorted(place for place in shown if place is not None)
+            episode, frame = seen[0] if seen else (None, None)
+            offset, end = int(self.samples[run, 0].min()), int(self.samples[run, :2].sum(1).max())
             self.fault("index", "its bytes changed since they were summed up: check sum differs",
-                       "reading this picture, and those built on it, raises DecodeError",
-                       episode=episode, frame=frame, offset=offset, length=size)  # fmt: skip
+                       "reading these pictures, and those built on them, raises DecodeError",
+                       episode=episode, frame=frame, frames=len(seen) or None, offset=offset,
+                       length=end - offset)  # fmt: skip
         return None
 
     def _compare_hub(self, now: sums.Sums) -> None:
@@ -233,12 +238,12 @@ class VideoFile:
                        f"remove {now.path} and fetch the file again",
                        episode=int(self.chosen[0]))  # fmt: skip
 
-    def _who_shows(self, sample: int) -> tuple[int | None, int | None, int]:
-        """(episode, frame, rows) of the row that shows a sample; None where none does."""
-        rows = np.flatnonzero(self.sample == sample)
-        if not len(rows):
-            return None, None, 0
-        return int(self.episode[rows[0]]), int(self.frame[rows[0]]), len(rows)
+    def _who_shows(self, sample: int) -> tuple[int, int] | None:
+        """(episode, frame) of the first row that shows a sample; None where none does."""
+        if self._rows is None:
+            rows = zip(self.sample.tolist(), self.episode.tolist(), self.frame.tolist())
+            self._rows = {s: (e, f) for s, e, f in reversed(list(rows))}
+        return self._rows.get(sample)
 
     # -- level "decode" --
 
@@ -255,17 +260,14 @@ class VideoFile:
         for sample, code, what, offset, length in bad:
             if self.beyond[sample]:
                 continue  # reported as cut off
-            episode, frame, _ = self._who_shows(sample)
-            found.append(
-                (episode if episode is not None else -1, frame, code, what, offset, length)
-            )
-        found.sort(key=lambda f: (f[0], f[1] if f[1] is not None else -1))
+            episode, frame = self._who_shows(sample) or (-1, -1)
+            found.append((episode, frame, code, what, offset, length))
+        found.sort()
         runs: list[list] = []
         for entry in found:
             last = runs[-1] if runs else None
-            if last and entry[0] == last[0] and list(entry[2:]) == last[2:6] and (
-                entry[1] is None or entry[1] == last[1] + last[6]
-            ):  # fmt: skip
+            same = last and entry[0] == last[0] and list(entry[2:]) == last[2:6]
+            if same and entry[1] in (-1, last[1] + last[6]):
                 last[6] += 1
             else:
                 runs.append([*entry, 1])

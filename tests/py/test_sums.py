@@ -77,6 +77,10 @@ def test_what_is_stored_is_loaded(clip, cache):
     assert sums.forget(clip) and sums.load(clip) is None and not sums.forget(clip)
 
 
+def test_files_just_written_are_kept(clip):
+    assert sums.keep([clip]) == 1 and sums.load(clip).is_of(clip)
+
+
 def test_another_version_of_the_file_is_stale(clip):
     sums.store(sums.compute(clip))
     os.utime(clip, ns=(0, os.stat(clip).st_mtime_ns + 1))

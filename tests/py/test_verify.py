@@ -359,6 +359,18 @@ def test_rotten_bytes_are_found_by_their_sums(demo, at):
     assert verify.check(demo).ok
 
 
+def test_neighbours_that_changed_are_one_fault(demo):
+    path = video(demo, FRONT)
+    verify.check(demo, write_sums=True)
+    places = make_damaged.samples(path.read_bytes())
+    for sample in (50, 51, 52, 60):
+        damage(path, places[sample][0])
+    first, second = verify.check(demo).faults
+    assert (first.episode, first.frame, first.frames) == (1, 2, 3)
+    assert (first.offset, first.offset + first.length) == (places[50][0], sum(places[52]))
+    assert (second.frame, second.frames, second.length) == (12, 1, places[60][1])
+
+
 def test_a_touched_file_gets_new_sums(demo):
     assert verify.check(demo, write_sums=True).sums_written == 4
     os.utime(video(demo, FRONT), ns=(1, 1))
