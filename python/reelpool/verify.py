@@ -18,7 +18,14 @@ from typing import Any
 import numpy as np
 
 from . import env
-from .errors import CompatibilityError, NotFoundError, ReelpoolError
+from .errors import (
+    CompatibilityError,
+    NotFoundError,
+    ReelpoolError,
+    UnsupportedMediaError,
+    make_error,
+)
+from .roots import LocalRoot
 
 LEVELS = ("meta", "index", "decode")
 SHOWN = 40  # faults in the text of a report
@@ -208,6 +215,12 @@ def check(
             raise
         verify_meta.explain(error, Path(place), report)
     else:
+        if not isinstance(meta._files, LocalRoot):
+            what = (
+                f"{name} is remote, and verify reads local files\n"
+                f"  Run: hf download --repo-type dataset --local-dir DIR {name}"
+            )
+            raise make_error(UnsupportedMediaError, what, dataset=name)
         report.root, report.version = str(meta.root), str(meta.info.codebase_version)
         chosen = _chosen(meta, episodes)
         times = verify_meta.check_meta(meta, chosen, level, report)

@@ -15,7 +15,7 @@ from demo_sets import DEMO, FRAMES, FRONT, ROOT, STARTS, WRIST, copy_demo, video
 from reelpool import errors, sums, verify, verify_video
 from reelpool.engine import load_core
 from test_sums import damage
-from written_datasets import NUMBERS, edit_info, rows, write_jsonl, write_v2
+from written_datasets import NUMBERS, edit_info, rows, write_jsonl, write_v2, write_v30
 
 sys.path.insert(0, str(DEMO.parents[2] / "tests/data"))
 import make_damaged
@@ -288,6 +288,33 @@ def test_a_lost_picture_inside_an_episode(demo):
     assert f"bytes {at}-{at + size - 1}" in fault.text()
     for kept in ([0], [1, 2]):
         assert verify.check(demo, "decode", kept).ok == (kept == [1, 2])
+
+
+def test_pictures_kept_in_tables(tmp_path):
+    import io
+
+    from PIL import Image
+
+    def cell(value):
+        stream = io.BytesIO()
+        Image.fromarray(np.full((4, 4, 3), value, np.uint8)).save(stream, "PNG")
+        return {"bytes": stream.getvalue(), "path": None}
+
+    cells = [cell(i) for i in range(12)]
+    cells[4]["bytes"] = cells[4]["bytes"][:40]
+    cells[11]["bytes"] = b"no picture"
+    feature = {"dtype": "image", "shape": [4, 4, 3], "names": ["height", "width", "channels"]}
+    columns = rows((3, 4, 5), state=False) | {"cam": pa.array(cells)}
+    root = write_v30(tmp_path / "set", features={"cam": feature, **NUMBERS}, columns=columns)
+    entry = {"min": [0], "max": [1], "mean": [0.5], "std": [0.5], "count": [12]}
+    stats = dict.fromkeys(["cam", *NUMBERS], entry)
+    (root / "meta/stats.json").write_text(json.dumps(stats))
+    assert verify.check(root, "meta").ok
+    fault = only(verify.check(root, "index"), level="index", camera="cam", episode=2, frame=4)
+    assert fault.file == DATA
+    faults = verify.check(root, "decode").faults
+    assert [(f.episode, f.frame) for f in faults] == [(1, 1), (2, 4)]
+    assert verify.check(root, "decode", [0]).pictures == 3
 
 
 def test_damage_that_the_decoder_of_reads_passes_over(demo):
