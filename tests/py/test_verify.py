@@ -247,6 +247,28 @@ def test_fewer_or_more_pictures_than_frames(tmp_path):
     assert any(e == 0 and "no picture at 0.8" in what for e, what in whats)
 
 
+def test_two_frames_of_one_picture(tmp_path):
+    root = write_clips(tmp_path / "v21")
+    for i in range(2):
+        path = root / f"data/chunk-000/episode_{i:06d}.parquet"
+        edit_table(path, timestamp=lambda values: [0.4 * t for t in values])
+    faults = verify.check(root, tolerance_s=0.06).faults
+    assert [(f.episode, f.frame) for f in faults] == [(0, 1), (1, 1)]
+    assert all(f.what == "two frames show one picture (4 frames)" for f in faults)
+
+
+def test_two_pictures_of_one_time(tmp_path):
+    root = write_clips(tmp_path / "v21")
+    path = root / "videos/chunk-000/cam/episode_000001.mp4"
+    data = bytearray(path.read_bytes())
+    at, _ = make_damaged.find(data, "stts")
+    data[at + 12 : at + 16] = bytes(4)
+    path.write_bytes(data)
+    faults = verify.check(root).faults
+    assert {f.episode for f in faults} == {1}
+    assert any(f.what == "two pictures have the time of a frame (1 frames)" for f in faults)
+
+
 def test_another_picture_size(demo):
     info = json.loads((demo / "meta/info.json").read_text())
     info["features"][WRIST]["shape"] = [100, 100, 3]
