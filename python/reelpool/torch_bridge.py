@@ -174,5 +174,7 @@ def worker_info() -> tuple[int, int, int] | None:
 
 def shared_int64(count: int) -> tuple[torch.Tensor, np.ndarray]:
     """Zeros in memory that travels to other processes as itself: the tensor, and its array."""
-    memory = torch.zeros(count, dtype=torch.int64).share_memory_()
+    # Not share_memory_(): it copies, by threads that a forked process does not have.
+    storage = torch.UntypedStorage._new_shared(8 * count)
+    memory = torch.empty(0, dtype=torch.int64).set_(storage, 0, (count,), (1,))
     return memory, memory.numpy()
