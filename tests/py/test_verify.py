@@ -471,9 +471,11 @@ def test_the_command(demo, cache, tmp_path):
     assert done.returncode == 0 and "no fault" in done.stdout
     assert "check sums of 4 files were kept" in done.stderr
     damage(video(demo, FRONT), 20_000)
-    done = command(demo, "--json", "--episode", 0, "--episode", 1, "-q", cache=cache)
+    words = ["--json", "--episode", 0, "--episode", 1, "-q", "--out-dir", tmp_path / "out"]
+    done = command(demo, *words, cache=cache)
     assert done.returncode == 1 and done.stderr == ""
     (fault,) = json.loads(done.stdout)["faults"]
+    assert json.loads((tmp_path / "out/verify.json").read_text())["faults"] == [fault]
     assert fault["what"].startswith("its bytes changed") and fault["length"] > 0
     assert command(demo, "--no-sums", cache=cache).returncode == 0
     assert command(tmp_path, cache=cache).returncode == 3

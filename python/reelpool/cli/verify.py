@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import time
+from pathlib import Path
 from typing import Any
 
 from .. import errors, verify
@@ -19,6 +21,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         " every byte against its check sum (default); decode: every picture decoded")  # fmt: skip
     add("--episode", type=int, action="append", metavar="N", help="only this one; may be repeated")
     add("--jobs", type=int, help="threads (default: the CPUs granted)")
+    add("--out_dir", type=Path, help="write the report as verify.json here, too")
     add("--no_sums", action="store_true",
         help="neither compare nor write check sums: do not read whole files")  # fmt: skip
 
@@ -41,6 +44,10 @@ def run(args: argparse.Namespace) -> int:
     if report.sums_written:
         console.note(args, f"check sums of {report.sums_written} files were kept: reads are "
                      "compared with today's bytes from now on (--no_sums: do not)")  # fmt: skip
+    if args.out_dir is not None:
+        args.out_dir.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(report.to_dict(), indent=1)
+        (args.out_dir / "verify.json").write_text(text + "\n")
     console.show(args, report.text(), report.to_dict())
     return console.OK if report.ok else console.CHECK_FAILED
 
