@@ -215,15 +215,19 @@ def test_a_stalled_worker_is_overtaken(tmp_path, reference, ending):
     count = context.Value("i", 0)
     process = context.Process(target=stall_in_second_file, args=(chosen, count))
     process.start()
-    _, status = os.waitpid(process.pid, os.WUNTRACED)
-    assert os.WIFSTOPPED(status)
-    assert count.value == 2
-    convert(chosen, threads=2)
-    assert tree(root) == wanted
-    os.kill(process.pid, signal.SIGKILL if ending == "dies" else signal.SIGCONT)
-    process.join(60)
-    if ending == "wakes":
-        assert process.exitcode == 0
+    try:
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        assert count.value == 2
+        convert(chosen, threads=2)
+        assert tree(root) == wanted
+        os.kill(process.pid, signal.SIGKILL if ending == "dies" else signal.SIGCONT)
+        process.join(60)
+        if ending == "wakes":
+            assert process.exitcode == 0
+    finally:
+        process.kill()
+        process.join()
     assert tree(root) == wanted
     assert sorted(p.name for p in tmp_path.iterdir()) == ["arm", "arm_old"]
 

@@ -319,7 +319,8 @@ class Job:
                     left.unlink(missing_ok=True)
         self.check()
         with storing(built):
-            sync(built)
+            for folder in [built, *(p for p in built.rglob("*") if p.is_dir())]:
+                sync(folder)
             if options.out is None:
                 swap.swap(options.target, built, options.old)
             else:
@@ -346,16 +347,17 @@ class Job:
     def _tidy(self) -> None:
         """Remove the plan: the dataset is in place. A folder named by the user stays, empty."""
         work, journal = self.options.work, swap.journal_of(self.options.target)
-        with contextlib.suppress(OSError):
+        with storing(work):
             for path in journal.parent.iterdir():
                 if path.name.startswith(journal.name) and path.name.endswith(PART):
                     path.unlink(missing_ok=True)
             for path in (*work.glob(f"*{PART}"), work / "manifest.json", work / "request.json"):
                 path.unlink(missing_ok=True)
-            shutil.rmtree(work / "state", ignore_errors=True)
-            if self.options.work_dir is None:
-                work.rmdir()
-                work.parent.rmdir()
+        shutil.rmtree(work / "state", ignore_errors=True)  # others may remove it at this moment
+        if self.options.work_dir is None:
+            for folder in (work, work.parent):
+                with contextlib.suppress(OSError):  # gone, or not empty: another dataset's plan
+                    folder.rmdir()
 
 
 def _as_json(document: dict) -> dict:
