@@ -453,6 +453,8 @@ class StreamingLeRobotDataset(DatasetBase, IterableDataset):
         self._live = None
         self._skip = 0 if part is None else int(part[4])
         self._resuming = True
+        if not self.repeat:  # a worker counts on where its part is at its end
+            done = min(done, self._order.count)
         self._passes.load(Pass(epoch, done), params or order.SEQUENTIAL_PARAMS)
 
     def state_for_step(self, step: int) -> dict[str, Any]:

@@ -274,5 +274,10 @@ def test_a_workers_state_is_small():
     (worker,) = one.state_dict()["_snapshot"]["_worker_snapshots"].values()
     state = worker["dataset_state"]
     assert state["part"] == [1, 8, 1, 0, 0] and len(json.dumps(state)) <= 256
+    alone = stream(batch_size=8)
+    alone.load_state_dict(state)  # the only worker's place is its rank's
+    assert indices(alone) == indices(stream(batch_size=8))[8:]
+    alone.load_state_dict(state | {"samples_done": 88})  # it had nothing left
+    assert alone.state_dict()["samples_done"] == 84 and indices(alone) == []
     with pytest.raises(StateError, match="part"):
-        stream(batch_size=8).load_state_dict(state)
+        stream(batch_size=9).load_state_dict(state)
