@@ -55,9 +55,15 @@ struct parked {
     int32_t at; /* place in the park's list */
 };
 
+struct aged {
+    uint64_t use; /* ticket of the first batch that wants the picture */
+    struct parked *entry;
+};
+
 struct park {
     struct parked **bucket;     /* n_buckets, a power of two */
     struct parked **all;        /* n entries in no order */
+    struct aged *aged;          /* cap_n places to sort in */
     struct parked *free, *dead; /* dead: their pictures are given back without the lock */
     uint32_t n_buckets;
     int32_t n, cap_n;

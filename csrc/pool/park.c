@@ -1,6 +1,6 @@
 #include "pool/work_priv.h"
 
-#include <assert.h>
+#include <stdlib.h>
 
 #define BUCKETS 2048
 
@@ -9,7 +9,8 @@ rp_status rp_park_init(struct park *park, size_t cap, struct rp_error *err)
     park->bucket = rp_calloc(BUCKETS, sizeof(struct parked *));
     park->cap_n = 64;
     park->all = rp_calloc((size_t)park->cap_n, sizeof(struct parked *));
-    if (park->bucket == NULL || park->all == NULL) {
+    park->aged = rp_calloc((size_t)park->cap_n, sizeof(*park->aged));
+    if (park->bucket == NULL || park->all == NULL || park->aged == NULL) {
         RP_FAIL(err, RP_E_NOMEM, "out of memory for decoded pictures that wait");
     }
     park->n_buckets = BUCKETS;
@@ -113,31 +114,42 @@ static uint64_t next_use(const struct parked *entry)
     return next;
 }
 
-/* Let go of the pictures that are needed last, until the rest fits. Their wants go back to the
- * schedule: whoever decodes that GOP next may serve them. */
+static int by_use(const void *a, const void *b)
+{
+    const struct aged *x = a, *y = b;
+    return x->use < y->use ? 1 : x->use > y->use ? -1 : 0;
+}
+
+/* Its wants go back to the schedule: whoever decodes that GOP next may serve them. */
+static void let_go(rp_loader *loader, struct parked *entry)
+{
+    detach(&loader->park, entry);
+    bury(&loader->park, entry);
+    while (entry->wants != NULL) {
+        struct want *want = entry->wants;
+        unclaim(want);
+        want->evicted = true;
+        if (rp_schedule_want_locked(loader, want, NULL) != RP_OK) {
+            want->run = NULL; /* scheduled when its batch is due */
+        }
+    }
+}
+
+/* Let go of the pictures that are needed last, and of a sixteenth more than must go: so one look at
+ * all of them serves many pictures to come. */
 static void evict(rp_loader *loader)
 {
     struct park *park = &loader->park;
-    while (park->bytes > park->cap && park->n > 0) {
-        struct parked *last = NULL;
-        uint64_t use = 0;
-        for (int32_t i = 0; i < park->n; i++) {
-            uint64_t next = next_use(park->all[i]);
-            if (last == NULL || next > use) {
-                last = park->all[i];
-                use = next;
-            }
-        }
-        detach(park, last);
-        bury(park, last);
-        while (last->wants != NULL) {
-            struct want *want = last->wants;
-            unclaim(want);
-            want->evicted = true;
-            if (rp_schedule_want_locked(loader, want, NULL) != RP_OK) {
-                want->run = NULL; /* scheduled when its batch is due */
-            }
-        }
+    if (park->bytes <= park->cap) {
+        return;
+    }
+    int32_t n = park->n;
+    for (int32_t i = 0; i < n; i++) {
+        park->aged[i] = (struct aged){.use = next_use(park->all[i]), .entry = park->all[i]};
+    }
+    qsort(park->aged, (size_t)n, sizeof(*park->aged), by_use);
+    for (int32_t i = 0; i < n && park->bytes > park->cap - park->cap / 16; i++) {
+        let_go(loader, park->aged[i].entry);
     }
 }
 
@@ -145,12 +157,18 @@ static void evict(rp_loader *loader)
 static struct parked *new_entry(struct park *park)
 {
     if (park->n == park->cap_n) {
-        struct parked **grown = rp_realloc(park->all, (size_t)park->cap_n * 2, sizeof(*grown));
-        if (grown == NULL) {
+        size_t cap = (size_t)park->cap_n * 2;
+        struct aged *aged = rp_realloc(park->aged, cap, sizeof(*aged));
+        if (aged == NULL) {
             return NULL;
         }
-        park->all = grown;
-        park->cap_n *= 2;
+        park->aged = aged;
+        struct parked **all = rp_realloc(park->all, cap, sizeof(*all));
+        if (all == NULL) {
+            return NULL;
+        }
+        park->all = all;
+        park->cap_n = (int32_t)cap;
     }
     struct parked *entry = park->free;
     if (entry != NULL) {
@@ -228,5 +246,6 @@ void rp_park_free(struct park *park)
     free_list(park->dead);
     rp_free(park->bucket);
     rp_free(park->all);
+    rp_free(park->aged);
     *park = (struct park){0};
 }
