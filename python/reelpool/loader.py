@@ -85,7 +85,7 @@ class Loader:
         world_size: int | None = None,
     ) -> None:
         mixed = isinstance(dataset, (list, tuple))
-        datasets = list(dataset) if mixed else [dataset]  # type: ignore[arg-type]
+        datasets: list[Any] = list(dataset) if mixed else [dataset]  # type: ignore[arg-type]
         _check_datasets(datasets)
         _check_counts(batch_size, prefetch_batches, num_threads, timeout_s)
         if device != "cpu":
@@ -246,10 +246,9 @@ class Loader:
             with seeded(number if self._torch else None):
                 for key in keys:
                     done[key].append(transform(values[key][position]))
+        join: Any = np.stack
         if self._torch:
             from .torch_bridge import stack as join
-        else:
-            join = np.stack
         return {k: join(done[k]) if k in done else v for k, v in values.items()}
 
     # -- epochs, state --

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .collation import Item
 from .dataset_base import sample_seed
@@ -153,3 +153,17 @@ class Rows:
                         row[key] = cells.cell(number)
                 row.row = number
                 yield row
+
+
+def in_cache_words(stats: dict[str, Any], files: int) -> dict[str, Any]:
+    """An engine's counters as those of a cache of `files` open videos.
+
+    hits: decode runs in a file that was open; misses: files opened; evictions: of those, at least
+    so many for a second time; size: files open at most.
+    """
+    misses = stats.get("indexed", 0)
+    hits = max(0, stats.get("runs", 0) - misses)
+    again = max(0, misses - files)
+    rate = hits / max(1, hits + misses)
+    return {"hits": hits, "misses": misses, "evictions": again, "hit_rate": rate,
+            "size": misses - again}  # fmt: skip

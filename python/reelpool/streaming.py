@@ -19,7 +19,7 @@ from .errors import ReelpoolError, StateError
 from .order import OrderParams, Request, Share, is_int
 from .order_state import PART, DatasetOrder, check_epoch, position_of_step
 from .passes import Pass, Passes, current_worker
-from .stream import Position, Rows, Stream
+from .stream import Position, Rows, Stream, in_cache_words
 from .streaming_arguments import check_arguments, decoders_of, gib, note_no_effect, one_of
 from .video import VideoDecoderCache
 
@@ -477,18 +477,8 @@ class StreamingLeRobotDataset(DatasetBase, IterableDataset):
         return stats
 
     def video_decoder_cache_stats(self) -> dict[str, Any]:
-        """Video files opened by this process's engine, in the words of a decoder cache.
-
-        hits: decode runs in a file that was open; misses: files opened; evictions: of those, at
-        least so many for a second time; size: files open at most.
-        """
-        stats = super().stats()
-        misses = stats.get("indexed", 0)
-        hits = max(0, stats.get("runs", 0) - misses)
-        again = max(0, misses - len(self._layout.paths))
-        rate = hits / max(1, hits + misses)
-        return {"hits": hits, "misses": misses, "evictions": again, "hit_rate": rate,
-                "size": misses - again}  # fmt: skip
+        """Video files opened by this process's engine, in the words of a decoder cache."""
+        return in_cache_words(super().stats(), len(self._layout.paths))
 
 
 def _own_pids() -> tuple[int, ...]:
