@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test asks the real Hub
+
 REPO = Path(__file__).resolve().parents[1]
 REQUIRED = [word for word in os.environ.get("REELPOOL_REQUIRE", "").split(",") if word]
 

@@ -78,7 +78,7 @@ class LeRobotDataset(WriteMode, DatasetBase):
             )
         self._check_write_arguments(batch_encoding_size, streaming_encoding)
         self._open(
-            repo_id, root, revision, force_cache_sync,
+            repo_id, root, revision, force_cache_sync, download_videos=bool(download_videos),
             episodes=episodes, episode_filter=episode_filter, image_transforms=image_transforms,
             delta_timestamps=delta_timestamps, tolerance_s=tolerance_s, return_uint8=return_uint8,
             depth_output_unit=depth_output_unit, token=token, cameras=cameras, resize=resize,

@@ -26,6 +26,7 @@ from .engine import (
 )
 from .errors import NotFoundError, ReelpoolError, make_error, name_dataset
 from .hf_view import HfView
+from .hub_files import bring_files
 from .metadata import LeRobotDatasetMetadata
 from .roots import LocalRoot
 from .selection import delta_rows, select_cameras, select_episodes, target_sizes
@@ -75,6 +76,7 @@ class DatasetBase:
         *,
         repo_type: str = "dataset",
         data_files_root: str | os.PathLike[str] | None = None,
+        download_videos: bool | None = None,
         episodes: list[int] | None,
         episode_filter: Callable[[dict], bool] | None,
         image_transforms: Callable | None,
@@ -91,7 +93,8 @@ class DatasetBase:
         memory_budget: int | str | None,
         storage_options: dict | None,
     ) -> None:
-        """Check the arguments, read metadata and columns."""
+        """Check the arguments, read metadata and columns. download_videos: None: no file but the
+        metadata may be downloaded."""
         if depth_output_unit not in ("m", "mm"):
             raise ValueError(f"depth_output_unit must be 'm' or 'mm', not {depth_output_unit!r}")
         if not (isinstance(tolerance_s, (int, float)) and tolerance_s >= 0):
@@ -107,11 +110,14 @@ class DatasetBase:
             repo_id, root, revision, force_cache_sync, repo_type=repo_type, token=token,
             storage_options=storage_options,
         )  # fmt: skip
-        self.repo_id, self.root, self.revision = repo_id, self.meta.root, self.meta.revision
+        self.repo_id, self.revision = self.meta.repo_id, self.meta.revision
         self._data_root = None if data_files_root is None else _data_root(data_files_root, repo_id)
         self.delta_timestamps, self.tolerance_s = delta_timestamps, float(tolerance_s)
         self.episodes = select_episodes(self.meta, episodes, episode_filter)
         videos, skipped = select_cameras(self.meta, cameras)
+        if self._data_root is None:
+            bring_files(self.meta, self.episodes, videos, download_videos, force_cache_sync)
+        self.root = self.meta.root
         delivered = [*videos, *(k for k in self.meta.image_keys if k not in skipped)]
         self._options = Options(
             cameras=videos,

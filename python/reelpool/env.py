@@ -106,6 +106,16 @@ def hf_hub_cache() -> Path:
     return Path(value).expanduser() if value else hf_home() / "hub"
 
 
+def hf_endpoint() -> str:
+    """HF_ENDPOINT, else the Hub's address; without a slash at the end."""
+    return (os.environ.get("HF_ENDPOINT", "").strip() or "https://huggingface.co").rstrip("/")
+
+
+def hub_implicit_token_disabled() -> bool:
+    """True if HF_HUB_DISABLE_IMPLICIT_TOKEN is set: a stored token is sent on request only."""
+    return _flag("HF_HUB_DISABLE_IMPLICIT_TOKEN")
+
+
 def hub_offline() -> bool:
     """True if HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set."""
     return _flag("HF_HUB_OFFLINE") or _flag("TRANSFORMERS_OFFLINE")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from . import metadata_v21
-from .errors import FormatError, make_error
+from .errors import FormatError, NotFoundError, make_error
 from .metadata_episodes import (
     EPISODES_DIR,
     EpisodeColumns,
@@ -70,11 +70,12 @@ def _arrays(value: Any) -> Any:
 
 
 class LeRobotDatasetMetadata:
-    """Metadata of a dataset, read from a local directory or copy.
+    """Metadata of a dataset, read from a local directory or copy, else downloaded from the Hub.
 
     Construction reads `info.json`, the tasks and the episodes' table; statistics follow at their
-    first use. Raises NotFoundError, FormatError (naming file and field), CompatibilityError, and
-    UnsupportedMediaError for a remote root. A pickle carries the arguments and the statistics if
+    first use. Raises NotFoundError, FormatError (naming file and field), CompatibilityError,
+    UnsupportedMediaError for a remote root that is not the Hub's, and for the Hub AuthError,
+    OfflineError, StorageError, RemoteError. A pickle carries the arguments and the statistics if
     they were used; the rest is read again where it is unpickled.
     """
 
@@ -90,22 +91,25 @@ class LeRobotDatasetMetadata:
         token: str | bool | None = None,
         storage_options: dict | None = None,
     ) -> None:
-        if force_cache_sync:
-            raise ValueError(
-                "force_cache_sync=True asks the Hub, which this version does not: "
-                "run hf download --repo-type dataset --local-dir DIR and pass root=DIR"
-            )
-        found = resolve_root(repo_id, root, revision, repo_type)
-        self.repo_id = repo_id
+        found = resolve_root(
+            repo_id, root, revision, repo_type, token=token, storage_options=storage_options,
+            force=force_cache_sync,
+        )  # fmt: skip
+        self.repo_id = found.repo_id
         self.repo_type = repo_type
         self.root = found.path
-        self.revision = found.revision or revision
+        self.revision = found.revision
         self.latest_episode: dict | None = None
-        if storage_options:
-            logger.info("%s is local: storage_options have no effect", repo_id)
+        self._hub = found.hub  # stays in this process: it knows the token
         self._stats: Any = _UNREAD
         self._depth_unit: str | None = None
-        self._load()
+        try:
+            self._load()
+        except NotFoundError:
+            if self._hub is None or self.revision is None:
+                raise
+            self.root, _ = self._hub.metadata(self.revision)  # the copy lacks some of it
+            self._load()
 
     # -- reading --
 
@@ -132,6 +136,10 @@ class LeRobotDatasetMetadata:
                 f"{INFO_FILE}: total_frames is {self.info.total_frames}, the episodes have {frames}"
             )
             raise make_error(FormatError, what, file=INFO_FILE, dataset=self.repo_id)
+
+    def _move(self, root: Path) -> None:
+        """Go on with another copy of the same commit."""
+        self.root, self._files = root, LocalRoot(root)
 
     @property
     def is_v3(self) -> bool:

@@ -10,16 +10,20 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from . import env
 from .errors import FormatError, NotFoundError, StorageError, UnsupportedMediaError, make_error
 
+if TYPE_CHECKING:
+    from .hub import Hub
+
 INFO_FILE = "meta/info.json"
 MAX_PATH = 4096
 REVISIONS = ("v3.0", "v2.1", "v2.0", "main")  # tried in this order when none is given
 
+_DOWNLOAD = ".cache/huggingface/download"  # where huggingface_hub notes a download into a folder
 _REPO_ID = re.compile(r"[A-Za-z0-9_.-]{1,96}(/[A-Za-z0-9_.-]{1,96})?")
 _FIELD = re.compile(r"\{([^{}:!]*)(?::([^{}]*))?\}")
 _INT_SPEC = re.compile(r"(0?\d{0,2})d?")
@@ -179,16 +183,19 @@ class LocalRoot:
 
 
 class Root(NamedTuple):
-    """Where a dataset lies: its directory, and the commit or branch if a cache told it."""
+    """Where a dataset lies: its directory, the commit (or branch) if it is known, its repo id, and
+    the Hub that files missing there come from, None where they are expected to be there."""
 
     path: Path
     revision: str | None
+    repo_id: str
+    hub: Hub | None = None
 
 
 def _remote(what: str) -> UnsupportedMediaError:
     return make_error(
         UnsupportedMediaError,
-        f"{what} is remote, and this version reads local datasets only\n"
+        f"{what} is remote, and this version reads local datasets and the Hub's (OWNER/NAME) only\n"
         "  Run: hf download --repo-type dataset --local-dir DIR OWNER/NAME     then pass root=DIR",
     )
 
@@ -208,11 +215,30 @@ def _local(location: str) -> Path:
     return Path(unquote(parts.path))
 
 
-def _snapshots(cache: Path, repo_id: str, revision: str | None) -> list[Root]:
-    """Copies in a huggingface_hub cache, the wanted one first."""
+def parse_hub_url(location: str) -> tuple[str, str | None] | None:
+    """(repo id, revision) of "hf://datasets/OWNER/NAME[@REVISION]"; None for another location.
+
+    A slash in the revision is %2F, but for refs/pr/N and refs/convert/NAME. Raises ValueError for a
+    malformed one, UnsupportedMediaError for a folder in it.
+    """
+    if not location.lower().startswith("hf://datasets/"):
+        return None
+    path = location[len("hf://datasets/") :].rstrip("/")
+    if "?" in path or "#" in path:
+        raise ValueError("a root hf://datasets/OWNER/NAME takes no query and no fragment")
+    form = re.fullmatch(r"([^/@]+/[^/@]+)(?:@(refs/(?:pr|convert)/[^/]+|[^/]+))?(/.*)?", path)
+    if form is None or not _REPO_ID.fullmatch(form.group(1)):
+        raise ValueError(f"root={location!r}: use hf://datasets/OWNER/NAME[@REVISION]")
+    if form.group(3):
+        raise _remote(f"a folder of a dataset ({location})")
+    return form.group(1), unquote(form.group(2)) if form.group(2) else None
+
+
+def _snapshots(cache: Path, repo_id: str, revision: str | None) -> list[tuple[Path, str]]:
+    """Copies in a huggingface_hub cache and their commits, the wanted one first."""
     base = cache / ("datasets--" + repo_id.replace("/", "--"))
     if revision is not None and re.fullmatch(r"[0-9a-f]{40}", revision):
-        return [Root(base / "snapshots" / revision, revision)]
+        return [(base / "snapshots" / revision, revision)]
     found = []
     for name in REVISIONS if revision is None else (revision,):
         if ".." in name.split("/") or name.startswith("/"):
@@ -222,8 +248,73 @@ def _snapshots(cache: Path, repo_id: str, revision: str | None) -> list[Root]:
         except (OSError, ValueError):
             continue  # no such branch in this cache
         if re.fullmatch(r"[0-9a-f]{40}", commit):
-            found.append(Root(base / "snapshots" / commit, commit))
+            found.append((base / "snapshots" / commit, commit))
     return found
+
+
+def _find_copy(repo_id: str, revision: str | None, hub: Hub) -> Root | None:
+    """A local copy of `repo_id`: HF_LEROBOT_HOME/{repo_id} (unless it is an unfinished or old
+    download), else below HF_LEROBOT_HOME/hub and HF_HUB_CACHE."""
+    home = env.hf_lerobot_home()
+    own = home / repo_id
+    if (own / INFO_FILE).is_file() and not (own / _DOWNLOAD).exists():
+        return Root(own, revision, repo_id)
+    for cache in (home / "hub", env.hf_hub_cache()):
+        for path, commit in _snapshots(cache, repo_id, revision):
+            # What another cache lacked of this commit was downloaded beside it.
+            for copy in (*(p for p, _ in _snapshots(home / "hub", repo_id, commit)), path):
+                if (copy / INFO_FILE).is_file():
+                    return Root(copy, commit, repo_id, hub)
+    return None
+
+
+def _folder_commit(path: Path) -> str | None:
+    """The commit that a download into `path` took, by what huggingface_hub noted of it."""
+    try:
+        note = (path / _DOWNLOAD / (INFO_FILE + ".metadata")).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None  # no download, or of a version that notes it elsewhere
+    commit = note.partition("\n")[0].strip()
+    return commit if re.fullmatch(r"[0-9a-f]{40}", commit) else None
+
+
+def _resolve_folder(path: Path, repo_id: str, hub: Hub | None, force: bool) -> Root:
+    """The dataset in a local folder, downloaded if the folder is none yet, or an unfinished
+    download."""
+
+    def found() -> Root | None:
+        if not (path / INFO_FILE).is_file():
+            return None
+        begun = (path / _DOWNLOAD).exists()
+        revision = hub.revision if hub is not None else None
+        commit = _folder_commit(path) if begun else None
+        return Root(path, commit or revision, repo_id, hub if begun else None)
+
+    try:
+        fillable = (path / _DOWNLOAD).exists() or not any(path.iterdir())
+    except FileNotFoundError:
+        fillable = True
+    except OSError:
+        fillable = False
+    if force:
+        if hub is None:
+            raise ValueError(f"force_cache_sync=True: repo_id={repo_id!r} is not OWNER/NAME")
+        folder, commit = hub.metadata()
+        return Root(folder, commit, repo_id, hub)
+    there = found()
+    if there is not None:
+        return there
+    if not fillable or hub is None:
+        raise make_error(
+            NotFoundError,
+            f"no dataset in {path}: {INFO_FILE} is missing\n"
+            "  Run: hf download --repo-type dataset --local-dir "
+            f"{path} {repo_id}     Or: pass the directory that holds meta/",
+            dataset=repo_id,
+            file=INFO_FILE,
+        )
+    fetched = hub.metadata(found=found)
+    return fetched if isinstance(fetched, Root) else Root(*fetched, repo_id, hub)
 
 
 def resolve_root(
@@ -231,50 +322,51 @@ def resolve_root(
     root: str | os.PathLike[str] | None = None,
     revision: str | None = None,
     repo_type: str = "dataset",
+    *,
+    token: str | bool | None = None,
+    storage_options: dict | None = None,
+    force: bool = False,
 ) -> Root:
-    """The directory of a dataset: `root`, else a local copy of `repo_id`.
+    """The directory of a dataset: `root`, else a local copy of `repo_id`, else its metadata freshly
+    downloaded from the Hub.
 
     Copies are searched in HF_LEROBOT_HOME/{repo_id} (unless it is an unfinished or old download),
     then below HF_LEROBOT_HOME/hub and HF_HUB_CACHE at `revision` (None: v3.0, v2.1, v2.0, main).
-    Raises NotFoundError naming the places, UnsupportedMediaError for what is remote, ValueError for
-    a malformed repo id.
+    A `root` that is absent, empty or an unfinished download is filled from the Hub. force: the Hub
+    is asked first.
+
+    Raises NotFoundError, UnsupportedMediaError for what is remote otherwise, the errors of
+    `hub.Hub`, ValueError for a malformed repo id or root, TypeError for two revisions that differ.
     """
     if repo_type not in ("dataset", "bucket"):
         raise ValueError(f"repo_type must be 'dataset' or 'bucket', not {repo_type!r}")
     if root is None and "://" in repo_id:
         root = repo_id
-    if root is not None:
-        path = _local(os.fspath(root))
-        if not (path / INFO_FILE).is_file():
-            raise make_error(
-                NotFoundError,
-                f"no dataset in {path}: {INFO_FILE} is missing\n"
-                "  Run: hf download --repo-type dataset --local-dir "
-                f"{path} {repo_id}     Or: pass the directory that holds meta/",
-                dataset=repo_id,
-                file=INFO_FILE,
-            )
-        return Root(path, revision)
-    if repo_type == "bucket":
+    spelled = None if root is None else parse_hub_url(os.fspath(root))
+    if spelled is not None:
+        repo_id, root = spelled[0], None
+        if None not in (revision, spelled[1]) and revision != spelled[1]:
+            raise TypeError(f"revision={revision!r} and @{spelled[1]} differ: give one of them")
+        revision = revision or spelled[1]
+    elif root is None and repo_type == "bucket":
         raise _remote(f"bucket {repo_id}")
-    if not _REPO_ID.fullmatch(repo_id) or ".." in repo_id or "--" in repo_id:
+    well_formed = _REPO_ID.fullmatch(repo_id) and ".." not in repo_id and "--" not in repo_id
+    if not well_formed and root is None:
         raise ValueError(f"repo_id={repo_id!r}: use OWNER/NAME, or root= for a local directory")
-    home = env.hf_lerobot_home()
-    candidates = []
-    if not (home / repo_id / ".cache/huggingface/download").exists():
-        candidates.append(Root(home / repo_id, revision))
-    candidates += _snapshots(home / "hub", repo_id, revision)
-    candidates += _snapshots(env.hf_hub_cache(), repo_id, revision)
-    for candidate in candidates:
-        if (candidate.path / INFO_FILE).is_file():
-            return candidate
-    wanted = f" at revision {revision}" if revision else ""
-    places = ", ".join(str(p) for p in (home / repo_id, home / "hub", env.hf_hub_cache()))
-    raise make_error(
-        NotFoundError,
-        f"no local copy of {repo_id}{wanted} (searched {places}), "
-        "and this version does not download\n"
-        f"  Run: hf download --repo-type dataset --local-dir DIR {repo_id}     then pass root=DIR",
-        dataset=repo_id,
-        revision=revision,
-    )
+    folder = None if root is None else _local(os.fspath(root))
+    from .hub import Hub, parse_options
+
+    options = parse_options(storage_options)
+    hub = None
+    if well_formed and ("/" in repo_id or root is None):
+        hub = Hub(repo_id, revision, folder, token, options)
+    if folder is not None:
+        found = _resolve_folder(folder, repo_id, hub, force)
+        return found if found.revision else found._replace(revision=revision)
+    if force:
+        return Root(*hub.metadata(), repo_id, hub)
+    there = _find_copy(repo_id, revision, hub)
+    if there is not None:
+        return there
+    fetched = hub.metadata(found=lambda: _find_copy(repo_id, revision, hub))
+    return fetched if isinstance(fetched, Root) else Root(*fetched, repo_id, hub)

@@ -11,7 +11,7 @@ import pytest
 import reelpool
 from batches import digest, stacked
 from demo_sets import DEMO, FRAMES, FRONT, ROOT, STARTS, WRIST, array, open_demo, truth
-from reelpool.errors import MissingExtraError, NotFoundError
+from reelpool.errors import MissingExtraError, NotFoundError, OfflineError
 from written_datasets import NUMBERS, STATE, rows, write_v2, write_v30
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
@@ -262,8 +262,11 @@ def test_video_backends_are_accepted():
 
 
 def test_missing_folders(tmp_path):
-    with pytest.raises(NotFoundError):
+    with pytest.raises(OfflineError, match=r"no copy of reelpool/demo in .*none"):
         open_demo(tmp_path / "none")
+    (tmp_path / "others").touch()
+    with pytest.raises(NotFoundError, match="no dataset in"):
+        open_demo(tmp_path)
 
 
 # -- facts --

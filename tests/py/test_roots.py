@@ -1,9 +1,9 @@
 """From a repo id or root to files: places, remote roots, templates, links."""
 
 import pytest
-from reelpool.errors import FormatError, NotFoundError, UnsupportedMediaError
+from reelpool.errors import FormatError, NotFoundError, OfflineError, UnsupportedMediaError
 from reelpool.metadata import LeRobotDatasetMetadata
-from reelpool.roots import LocalRoot, PathTemplate, resolve_root
+from reelpool.roots import LocalRoot, PathTemplate, parse_hub_url, resolve_root
 from written_datasets import write_v30
 
 
@@ -20,18 +20,19 @@ def test_root_is_found_in_its_places(tmp_path, monkeypatch):
     home, hub = tmp_path / "lerobot", tmp_path / "hub"
     monkeypatch.setenv("HF_LEROBOT_HOME", str(home))
     monkeypatch.setenv("HF_HUB_CACHE", str(hub))
-    with pytest.raises(NotFoundError, match="no local copy of o/n") as caught:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(OfflineError, match="no copy of o/n") as caught:
         resolve_root("o/n")
     assert "hf download" in str(caught.value) and caught.value.dataset == "o/n"
 
     sha, other = "a" * 40, "b" * 40
     cache = hub / "datasets--o--n"
     write_v30(cache / "snapshots" / sha)
-    with pytest.raises(NotFoundError):
+    with pytest.raises(OfflineError):
         resolve_root("o/n")  # no branch leads there
     (cache / "refs").mkdir()
     (cache / "refs/main").write_text(sha)
-    assert resolve_root("o/n") == (cache / "snapshots" / sha, sha)
+    assert resolve_root("o/n")[:3] == (cache / "snapshots" / sha, sha, "o/n")
     assert resolve_root("o/n", revision=sha).path == cache / "snapshots" / sha
     write_v30(home / "hub/datasets--o--n/snapshots" / other)
     (home / "hub/datasets--o--n/refs").mkdir()
@@ -55,10 +56,61 @@ def test_root_spellings(tmp_path):
     with pytest.raises(ValueError, match="file:///"):
         resolve_root("x/y", f"file://host{root}")
     with pytest.raises(NotFoundError, match="no dataset in"):
-        resolve_root("x/y", tmp_path)
+        resolve_root("x/y", tmp_path)  # somebody's folder: nothing is downloaded into it
 
 
-@pytest.mark.parametrize("root", ["hf://datasets/a/b", "s3://b/x", "https://h/x?token=abc"])
+@pytest.mark.parametrize(
+    "location, wanted",
+    [
+        ("hf://datasets/o/n", ("o/n", None)),
+        ("HF://datasets/o/n/", ("o/n", None)),
+        ("hf://datasets/o/n@v3.0", ("o/n", "v3.0")),
+        ("hf://datasets/o/n@a%2Fb", ("o/n", "a/b")),
+        ("hf://datasets/o/n@refs/pr/3", ("o/n", "refs/pr/3")),
+        ("hf://buckets/o/n", None),
+        ("/a/b", None),
+    ],
+)
+def test_hub_urls(location, wanted):
+    assert parse_hub_url(location) == wanted
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["hf://datasets/o", "hf://datasets/o/n?x=1", "hf://datasets/o/n@", "hf://datasets//n"],
+)
+def test_malformed_hub_urls(location):
+    with pytest.raises(ValueError, match="hf://datasets/OWNER/NAME"):
+        parse_hub_url(location)
+
+
+def test_hub_urls_are_repo_ids(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    write_v30(tmp_path / "o/n")
+    for arguments in (("hf://datasets/o/n",), ("x", "hf://datasets/o/n@main")):
+        meta = LeRobotDatasetMetadata(*arguments)
+        assert (meta.repo_id, meta.root) == ("o/n", tmp_path / "o/n")
+    assert meta.revision == "main"
+    with pytest.raises(TypeError, match="differ"):
+        resolve_root("hf://datasets/o/n@main", revision="v3.0")
+    with pytest.raises(UnsupportedMediaError, match="a folder of"):
+        resolve_root("hf://datasets/o/n@main/sub")
+    for revision in ("a..b", "a b", "/a", "a?b", ""):
+        with pytest.raises(ValueError, match="revision"):
+            resolve_root("o/n", revision=revision)
+
+
+def test_storage_options_are_checked(tmp_path):
+    root = write_v30(tmp_path / "set")
+    with pytest.raises(TypeError, match="'colour'"):
+        LeRobotDatasetMetadata("a/b", root, storage_options={"colour": 1})
+    for timeout in (0, -1, "5", True):
+        with pytest.raises(ValueError, match="network_timeout"):
+            LeRobotDatasetMetadata("a/b", root, storage_options={"network_timeout": timeout})
+
+
+@pytest.mark.parametrize("root", ["hf://buckets/a/b", "s3://b/x", "https://h/x?token=abc"])
 def test_remote_roots_say_what_to_do(root):
     for arguments in ((root,), ("a/b", root)):
         with pytest.raises(UnsupportedMediaError, match="root=DIR") as caught:
@@ -66,8 +118,6 @@ def test_remote_roots_say_what_to_do(root):
         assert "abc" not in str(caught.value)
     with pytest.raises(UnsupportedMediaError):
         resolve_root("a/b", repo_type="bucket")
-    with pytest.raises(ValueError, match="hf download"):
-        LeRobotDatasetMetadata("a/b", force_cache_sync=True)
 
 
 @pytest.mark.parametrize(

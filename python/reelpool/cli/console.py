@@ -44,7 +44,7 @@ def common_options() -> argparse.ArgumentParser:
 def dataset_options(parser: argparse.ArgumentParser, required: bool) -> None:
     """DATASET, --root, --revision."""
     parser.add_argument("dataset", metavar="DATASET", nargs=None if required else "?",
-                        help="a local dataset's folder, or a repo id with local files")  # fmt: skip
+                        help="folder, repo id, or hf://datasets/OWNER/NAME[@REV]")  # fmt: skip
     parser.add_argument("--root", type=Path, help="the dataset's folder, if DATASET is a repo id")
     parser.add_argument("--revision", help="branch, tag or commit")
 
@@ -60,6 +60,8 @@ def place(dataset: str | None, root: Path | None) -> tuple[str, Path | None]:
     path = Path(dataset)
     if path.is_dir():
         return path.resolve().name, path
+    if dataset.startswith("hf://datasets/"):
+        return dataset, None
     if dataset.count("/") != 1 or dataset.startswith((".", "/", "~")):
         raise Unusable(f"{dataset}: no such folder, and not a repo id (owner/name)")
     return dataset, None

@@ -1,0 +1,452 @@
+"""A dataset on the Hugging Face Hub: its commit, its metadata, its files, downloaded whole.
+
+Everything goes through huggingface_hub, into its cache layout below HF_LEROBOT_HOME/hub or into a
+local folder, and stays pinned to one commit. `meta/info.json` comes last of the metadata: where it
+is, the rest of `meta/` is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from . import env
+from .errors import AuthError, NotFoundError, OfflineError, RemoteError, StorageError, make_error
+from .hub_calls import (
+    API_ATTEMPT_S,
+    FILES_ATTEMPT_S,
+    IN_A_ROW,
+    NETWORK_TIMEOUT_S,
+    Beat,
+    Caller,
+    Failure,
+    quiet_logs,
+)
+from .roots import INFO_FILE, check_path
+
+logger = logging.getLogger("reelpool")
+
+COMMIT = re.compile(r"[0-9a-f]{40}")
+FALLBACKS = ("v2.1", "v2.0")  # tried in this order where no v3.x is
+PATTERNS = 256  # files named per call: huggingface_hub matches each of its files with each of them
+
+_OPTIONS = frozenset(
+    "network_timeout max_connections disk_cache data_download_limit offline allow_http "
+    "allow_private_hosts ca_file proxy anonymous access_key_id secret_access_key session_token "
+    "profile region endpoint_url".split()
+)
+_HONOURED = ("network_timeout", "offline", "allow_http")
+
+
+class Options(NamedTuple):
+    """What `storage_options` says about the Hub."""
+
+    network_timeout: float = NETWORK_TIMEOUT_S
+    offline: bool = False
+    allow_http: bool = False
+
+
+def parse_options(options: dict | None) -> Options:
+    """`storage_options` checked. TypeError for an unknown key, ValueError for a bad timeout."""
+    given = dict(options or {})
+    unknown = sorted(str(key) for key in set(given) - _OPTIONS)
+    if unknown:
+        raise TypeError(
+            f"storage_options has no key {unknown[0]!r}; there are {', '.join(sorted(_OPTIONS))}"
+        )
+    idle = sorted(set(given) - set(_HONOURED))
+    if idle:
+        logger.info("no effect here of storage_options: %s", ", ".join(idle))
+    timeout = given.get("network_timeout", NETWORK_TIMEOUT_S)
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
+        raise ValueError(f"network_timeout must be a number of seconds above 0, not {timeout!r}")
+    return Options(float(timeout), bool(given.get("offline")), bool(given.get("allow_http")))
+
+
+def check_revision(revision: str | None) -> str | None:
+    """`revision` if it can be a branch, tag or commit, else ValueError."""
+    if revision is None:
+        return None
+    bad = not isinstance(revision, str) or not re.fullmatch(r"[^\x00-\x20\x7f~^:?*\[\\#%]{1,255}",
+                                                            revision)  # fmt: skip
+    if bad or ".." in revision or revision.startswith(("/", "-")) or revision.endswith("/"):
+        raise ValueError(f"revision={revision!r}: use a branch, a tag or a commit")
+    return revision
+
+
+class Hub:
+    """One dataset on the Hub, and the place its files go to.
+
+    folder: a local folder; None: the cache below HF_LEROBOT_HOME/hub. Nothing is asked before a
+    method needs it. Methods raise AuthError, NotFoundError, OfflineError, StorageError, RemoteError
+    and its RemoteTimeoutError; the token enters none of them.
+    """
+
+    def __init__(
+        self,
+        repo_id: str,
+        revision: str | None,
+        folder: Path | None,
+        token: str | bool | None = None,
+        options: Options | None = None,
+    ) -> None:
+        self.repo_id, self.revision, self.folder = repo_id, check_revision(revision), folder
+        self.options = options or Options()
+        self.endpoint = env.hf_endpoint()
+        parts = urlsplit(self.endpoint)
+        self._origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        self._plain = parts.scheme == "http" and not _is_loopback(parts.hostname or "")
+        self._token = token
+        self._caller = Caller(f"datasets/{repo_id}", self._origin, self.options.network_timeout)
+
+    @property
+    def offline(self) -> bool:
+        """True if no request may be made."""
+        return self.options.offline or env.hub_offline()
+
+    @property
+    def cache(self) -> Path:
+        """huggingface_hub's cache that downloads go to."""
+        return env.hf_lerobot_home() / "hub"
+
+    # -- what is asked --
+
+    def pin(self) -> str:
+        """The commit behind the revision: one request; none for a commit, two for None."""
+        if self.revision is not None and COMMIT.fullmatch(self.revision):
+            return self.revision
+        name = self.revision or self._newest()
+        info = self._ask(
+            f"revision {name}",
+            lambda api: api.dataset_info(self.repo_id, revision=name, timeout=API_ATTEMPT_S),
+        )
+        if not COMMIT.fullmatch(str(info.sha)):
+            raise self._error(RemoteError, "its answer has no commit: this is no Hub endpoint")
+        if info.id != self.repo_id:
+            logger.warning("%s is called %s now: use that name", self.repo_id, info.id)
+        self._name = name
+        return info.sha
+
+    _name: str | None = None
+
+    def _newest(self) -> str:
+        """The branch or tag of the newest format that is read, else main."""
+        refs = self._ask(
+            "branches and tags", lambda api: api.list_repo_refs(self.repo_id, repo_type="dataset")
+        )
+        names = {ref.name for ref in [*refs.branches, *refs.tags]}
+        threes = [(int(m[1]), n) for n in names if (m := re.fullmatch(r"v3\.(\d{1,4})", n))]
+        found = [name for minor, name in sorted(threes, reverse=True) if minor <= 0]
+        found += [name for name in FALLBACKS if name in names]
+        if found:
+            return found[0]
+        logger.warning(
+            "%s has no branch or tag v3.0, v2.1 or v2.0: main is read; revision= names another",
+            self.repo_id,
+        )
+        return "main"
+
+    def facts(self) -> str:
+        """One request of the API, for people: the commit of the revision or of main."""
+        name = self.revision or "main"
+        info = self._ask(
+            "a request", lambda api: api.dataset_info(self.repo_id, revision=name, timeout=10)
+        )
+        return f"{info.id} at {name} is commit {str(info.sha)[:12]}"
+
+    # -- what is fetched --
+
+    def metadata(self, commit: str | None = None, found: Callable[[], Any] = lambda: None) -> Any:
+        """`found()` once no other process downloads, if it is true; else (folder, commit) of the
+        metadata, downloaded. commit: the one to take, instead of the revision's.
+        """
+        if self.offline:
+            where = self.folder or f"{self.cache} or {env.hf_hub_cache()}"
+            raise self._offline(f"no copy of {self.repo_id} in {where}", [])
+        with self._alone():
+            there = found()
+            if there:
+                return there
+            commit = commit or self.pin()
+            listed = self._meta_files(commit)
+            folder = self._bring(commit, ["meta/*"], [r for r in listed if r != INFO_FILE])
+            self._bring(commit, [INFO_FILE], [INFO_FILE])
+            self._note_revision(commit)
+        return folder, commit
+
+    def _meta_files(self, commit: str) -> list[str]:
+        """The files of meta/ at a commit. NotFoundError if info.json is not among them."""
+        entries = self._ask(
+            "the list of meta/",
+            lambda api: list(
+                api.list_repo_tree(
+                    self.repo_id, "meta", recursive=True, revision=commit, repo_type="dataset"
+                )
+            ),
+            no_entry=[],
+        )
+        names = [check_path(e.path, "the Hub") for e in entries if hasattr(e, "size")]
+        if INFO_FILE not in names:
+            raise self._error(
+                NotFoundError,
+                f"commit {commit[:12]} has no {INFO_FILE}: no LeRobot dataset, or no finished one",
+                file=INFO_FILE,
+            )
+        return names
+
+    def files(
+        self, commit: str, wanted: Sequence[str], folder: Path, whole: bool, again: bool
+    ) -> None:
+        """Download those of `wanted` that are not in `folder` yet.
+
+        whole: `wanted` is all of data/ and videos/; again: ask for those that are there, too.
+        """
+        with self._alone():
+            missing = [rel for rel in wanted if again or not (folder / rel).exists()]
+            if not missing:
+                return
+            if whole and len(missing) == len(wanted):
+                patterns = sorted({_escaped(rel.rpartition("/")[0]) + "/*" for rel in missing})
+            else:
+                patterns = [_escaped(rel) for rel in missing]
+            self._bring(commit, patterns, missing)
+
+    def _bring(self, commit: str, patterns: list[str], wanted: Sequence[str]) -> Path:
+        """Download what matches; the folder. huggingface_hub may return without the files when the
+        Hub fails, so `wanted` is looked for: NotFoundError for what the commit does not have.
+        """
+        but = None if INFO_FILE in wanted else [INFO_FILE]
+        for _ in range(IN_A_ROW):
+            for start in range(0, len(patterns), PATTERNS):
+                folder = self._snapshot(commit, patterns[start : start + PATTERNS], but)
+            left = [rel for rel in wanted if not (folder / rel).exists()]
+            if not left:
+                return folder
+            absent = self._absent(commit, left[:100])
+            if absent:
+                raise self._error(
+                    NotFoundError, f"commit {commit[:12]} has no {absent[0]}",
+                    "  Check the dataset; episodes= leaves episodes out", file=absent[0],
+                )  # fmt: skip
+        raise self._error(RemoteError, f"{left[0]} did not arrive", file=left[0])
+
+    def _absent(self, commit: str, paths: list[str]) -> list[str]:
+        """Those of `paths` that the commit does not have."""
+        there = self._ask(
+            f"a look for {paths[0]}",
+            lambda api: api.get_paths_info(
+                self.repo_id, paths, revision=commit, repo_type="dataset"
+            ),
+        )
+        names = {entry.path for entry in there}
+        return [rel for rel in paths if rel not in names]
+
+    def need_online(self, missing: Sequence[str]) -> None:
+        """OfflineError if `missing` cannot be fetched because the network is switched off."""
+        if missing and self.offline:
+            raise self._offline(f"{len(missing)} files of {self.repo_id} are not here "
+                                f"({missing[0]})", missing)  # fmt: skip
+
+    def _snapshot(self, commit: str, patterns: list[str], but: list[str] | None = None) -> Path:
+        from huggingface_hub import snapshot_download
+
+        self.need_online(patterns)
+        place = {"cache_dir": self.cache} if self.folder is None else {"local_dir": self.folder}
+        show = sys.stderr is not None and sys.stderr.isatty() and not env.progress_disabled()
+        token = self._checked_token()
+
+        def fetch(beat: Beat) -> str:
+            return snapshot_download(
+                self.repo_id, repo_type="dataset", revision=commit, allow_patterns=patterns,
+                ignore_patterns=but, endpoint=self.endpoint, token=token, library_name="reelpool",
+                tqdm_class=_bar_class(beat, show), **place,
+            )  # fmt: skip
+
+        what = patterns[0] if len(patterns) == 1 else f"{len(patterns)} files"
+        return Path(self._done(self._caller.call(what, fetch, FILES_ATTEMPT_S)))
+
+    def _ask(self, doing: str, function: Callable[[Any], Any], no_entry: Any = None) -> Any:
+        """A call of the API. no_entry: what it means that the path does not exist."""
+        from huggingface_hub import HfApi
+
+        quiet_logs()
+        api = HfApi(endpoint=self.endpoint, token=self._checked_token(), library_name="reelpool")
+        outcome = self._caller.call(doing, lambda beat: function(api))
+        if (
+            isinstance(outcome, Failure)
+            and outcome.code == "EntryNotFound"
+            and no_entry is not None
+        ):
+            return no_entry
+        return self._done(outcome)
+
+    def _note_revision(self, commit: str) -> None:
+        """Write which commit the branch or tag is, as huggingface_hub does: for the next start,
+        which asks nothing."""
+        if self.folder is not None or self._name is None:
+            return
+        path = self.cache / f"datasets--{self.repo_id.replace('/', '--')}" / "refs" / self._name
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(commit)
+            temporary.replace(path)
+        except OSError as error:
+            raise self._disk(error) from None
+
+    # -- one process at a time --
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """The processes of a node that want this dataset in this place go one after the other."""
+        from huggingface_hub.utils import WeakFileLock
+
+        quiet_logs()
+        place = os.path.realpath(self.folder or self.cache)
+        name = hashlib.sha256(f"{self._origin} {self.repo_id} {place}".encode()).hexdigest()[:32]
+        locks = env.cache_dir() / "lock"
+        try:
+            locks.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = WeakFileLock(locks / f"{name}.lock")
+            lock.__enter__()
+        except OSError as error:
+            raise self._disk(error) from None
+        try:
+            yield
+        finally:
+            lock.__exit__(None, None, None)
+
+    # -- tokens --
+
+    def _checked_token(self) -> str | bool | None:
+        """The token to send: only over TLS, or to this machine, or where plain http is allowed."""
+        from huggingface_hub import get_token
+
+        parts = urlsplit(self.endpoint)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+            raise ValueError("HF_ENDPOINT must be http(s)://host[:port]")
+        if "@" in parts.netloc:
+            raise ValueError("HF_ENDPOINT must not hold a user name or password")
+        token = self._token
+        if token is False or (token is None and env.hub_implicit_token_disabled()):
+            return False
+        if not isinstance(token, str):
+            stored = get_token()
+            if not stored:
+                return token if token else False
+            token = stored
+        if not re.fullmatch(r"[\x21-\x7e]{1,4096}", token):
+            raise ValueError("the token holds a space, a line break or another foreign character")
+        if self._plain and not self.options.allow_http:
+            if self._token is None:
+                logger.warning(
+                    "%s is plain http: no token is sent; storage_options={'allow_http': True} "
+                    "sends it", self._origin,
+                )  # fmt: skip
+                return False
+            raise ValueError(
+                f"{self._origin} is plain http, which shows the token to everyone on the way: use "
+                "https, or storage_options={'allow_http': True}"
+            )
+        return token
+
+    def token_word(self) -> str:
+        """How a token is known, for people: "none", "given" or "stored"."""
+        token = self._checked_token()
+        return ("given" if isinstance(self._token, str) else "stored") if token else "none"
+
+    # -- errors --
+
+    def _done(self, outcome: Any) -> Any:
+        if not isinstance(outcome, Failure):
+            return outcome
+        cls, text = outcome.cls, outcome.text
+        page = f"{self.endpoint}/datasets/{self.repo_id}"
+        advice = "  Try again later; the text above is what was met"
+        if cls is AuthError:
+            state = "gated" if outcome.code == "GatedRepo" else "missing, private or gated"
+            text += f" ({state}; token: {self.token_word()})"
+            advice = "  Run: hf auth login     Or: set HF_TOKEN, or pass token="
+            if outcome.code == "GatedRepo":
+                advice = f"  Ask for access on {page} first.\n{advice}"
+        elif cls is NotFoundError:
+            advice = f"  Check the name and the revision on {page}"
+            if outcome.code == "RevisionNotFound":
+                text = f"has no revision {self.revision or self._name}"
+            elif outcome.code == "RepoNotFound":
+                text += ": there is no such dataset, or the token does not show it"
+        elif cls is OfflineError:
+            raise self._offline(text, [])
+        elif cls is StorageError:
+            advice = "  Free space, or move the downloads by HF_LEROBOT_HOME; check permissions"
+        raise self._error(cls, text, advice, status=outcome.status)
+
+    def _error(
+        self, cls: type[BaseException], text: str, advice: str = "", **coords: Any
+    ) -> BaseException:
+        message = f"{self._origin}, datasets/{self.repo_id}: {text}"
+        if self.folder is not None and not (self.folder / INFO_FILE).is_file():
+            message = f"no dataset in {self.folder}, and from {message}"
+        if isinstance(self._token, str):
+            message = message.replace(self._token, "***")
+        return make_error(
+            cls, f"{message}\n{advice}".rstrip(), dataset=self.repo_id, revision=self.revision,
+            **coords,
+        )  # fmt: skip
+
+    def _disk(self, error: OSError) -> BaseException:
+        what = f"{error.filename or self.cache}: {error.strerror or error}"
+        return make_error(
+            StorageError, f"{what}\n  Check it, or set HF_LEROBOT_HOME (downloads) and "
+            "REELPOOL_CACHE (locks)", dataset=self.repo_id, status=error.errno,
+        )  # fmt: skip
+
+    def _offline(self, text: str, missing: Sequence[str]) -> BaseException:
+        place = f"--cache-dir {self.cache}"
+        if self.folder is not None:
+            place = f"--local-dir {self.folder}"
+        at = f" --revision {self.revision}" if self.revision else ""
+        which = "" if len(missing) != 1 else f" {missing[0]}"
+        return make_error(
+            OfflineError,
+            f"{text}, and the network is switched off (HF_HUB_OFFLINE, TRANSFORMERS_OFFLINE or "
+            "storage_options)\n"
+            f"  Run: HF_HUB_OFFLINE=0 hf download --repo-type dataset{at} {place} {self.repo_id}"
+            f"{which}",
+            dataset=self.repo_id, revision=self.revision,
+            file=missing[0] if missing else None,
+        )  # fmt: skip
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or bool(re.fullmatch(r"127(\.\d{1,3}){3}", host))
+
+
+def _escaped(rel: str) -> str:
+    """A path as a pattern that matches it alone."""
+    return re.sub(r"([*?\[])", r"[\1]", rel)
+
+
+def _bar_class(beat: Beat, show: bool) -> type:
+    """A progress bar that tells `beat` of every step."""
+    from huggingface_hub.utils import tqdm
+
+    class Bar(tqdm):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            if not show:
+                kwargs["disable"] = True
+            super().__init__(*args, **kwargs)
+
+        def update(self, n: float | None = 1) -> bool | None:
+            beat()
+            return super().update(n)
+
+    return Bar
