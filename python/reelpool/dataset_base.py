@@ -31,6 +31,7 @@ from .metadata import LeRobotDatasetMetadata
 from .roots import LocalRoot
 from .selection import delta_rows, select_cameras, select_episodes, target_sizes
 from .tables import Table, load_table
+from .worker_end import end_with_parent
 
 _SAMPLE_TAG = 4  # RP_TAG_SAMPLE: seeds image_transforms
 
@@ -205,7 +206,10 @@ class DatasetBase:
     def _engine(self) -> EngineHandle:
         handle = self._live_handle()
         if handle is None:
-            self._handle = handle = self._new_handle(self._workers())
+            workers = self._workers()
+            if workers > 0:
+                end_with_parent()
+            self._handle = handle = self._new_handle(workers)
         return handle
 
     def _free_bytes(self) -> int:

@@ -112,7 +112,12 @@ def _receive(
         block = _maps.get(sender)
         if handle is not None:
             _forget_dead_workers()
-            fd = handle.detach()
+            try:
+                fd = handle.detach()
+            except (OSError, EOFError) as error:  # torch may not have seen yet that it is gone
+                raise RuntimeError(
+                    f"DataLoader worker (pid {sender[0]}) ended while it handed over a batch"
+                ) from error
             try:
                 block = _maps[sender] = load_core().BlockMap(fd, size)
             finally:
