@@ -58,6 +58,8 @@ def test_items_stay_the_same(tmp_path, version):
     root = write_clips(tmp_path / "arm", version=version, images=True)
     result = convert(options(root), threads=2)
     assert (result.episodes, result.frames, result.already) == (6, 48, False)
+    assert list(result.phases) == ["read", "write", "check"]
+    assert 0 < sum(result.phases.values()) <= result.seconds
     same_items(result.old, root)
     meta = reelpool.LeRobotDataset("test/arm", root=root).meta
     assert meta.info.codebase_version == "v3.0"

@@ -42,6 +42,7 @@ class Result:
     input_bytes: int = 0
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
+    phases: dict[str, float] = dataclasses.field(default_factory=dict)  # seconds of each
 
 
 def convert(
@@ -57,12 +58,21 @@ def convert(
     bad episode, StateError, StorageError, DatasetChangedError; finished files are kept then.
     """
     begun = time.monotonic()
+    phases: dict[str, float] = {}
+
+    def timed(phase: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if phase not in phases:
+            phases[phase] = now
+        progress(phase, done, total)
+
     job = Job(options)
     try:
         if not job.begin():
             old = options.old if options.out is None and options.old.exists() else None
             return Result(options.target, old, already=True)
-        _run_phases(job, threads, processes, progress, at_end=True)
+        _run_phases(job, threads, processes, timed, at_end=True)
+        ends = [*list(phases.values())[1:], time.monotonic()]
         source, outputs = job.source, job.outputs()
         return Result(
             target=options.target,
@@ -72,7 +82,8 @@ def convert(
             frames=int(source.columns.length.sum()),
             files=len(outputs),
             input_bytes=sum(o.size for o in outputs),
-            seconds=time.monotonic() - begun,
+            seconds=ends[-1] - begun,
+            phases={name: end - phases[name] for name, end in zip(phases, ends)},
             notes=tuple(job.notes),
         )
     finally:
