@@ -1,24 +1,36 @@
 """Each script of this folder in its own process group, with a watchdog; no orphan may be left.
 
-A script that does not use torch itself runs without it; with it under the mark `soak`. Scripts
-named *_soak.py are run by hand.
+A script that does not use torch itself runs without it; with it under the mark `soak`.
 """
 
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
+from _watchdog import finish, start
 
 HERE = Path(__file__).resolve().parent
+WATCHDOG_S = 60
+START_METHODS = {  # those of a push; the rest of the matrix is `soak`
+    "fork unused no", "fork decoded yes", "fork streamed no", "spawn streamed yes",
+    "forkserver streamed no",
+}  # fmt: skip
+MATRIX = [
+    f"{method} {parent} {persistent}"
+    for method in ("fork", "spawn", "forkserver")
+    for parent in ("unused", "decoded", "streamed")
+    for persistent in ("no", "yes")
+]
+ON_DEMO = {  # scripts that read the embedded set: arguments -> (seconds, whether it is a soak)
+    "start_method.py": {cell: (60, cell not in START_METHODS) for cell in MATRIX},
+    "worker_killed.py": {"fork": (60, False), "spawn": (60, True), "forkserver": (60, True)},
+    "parent_killed.py": {"fork": (60, False), "spawn": (60, True), "forkserver": (60, True)},
+    "kill_soak.py": {"1 5": (120, False), "1 every": (120, False), "3 50": (600, True)},
+}
 FILES = sorted(
     path
     for path in HERE.glob("*.py")
-    if not path.name.startswith(("_", "test_", "conftest")) and not path.stem.endswith("_soak")
+    if not path.name.startswith(("_", "test_", "conftest")) and path.name not in ON_DEMO
 )
 
 
@@ -37,55 +49,32 @@ def cases():
             yield pytest.param(path.name, "", id=f"{path.stem}-torch", marks=pytest.mark.soak)
 
 
-WATCHDOG_S = 60
-
-
-def group_members(group):
-    """Pids of the processes that still run in a process group; zombies do not count."""
-    members = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            state, _parent, process_group = (
-                (entry / "stat").read_text().rpartition(")")[2].split()[:3]
-            )
-        except OSError:
-            continue
-        if int(process_group) == group and state != "Z":
-            members.append(int(entry.name))
-    return members
-
-
 @pytest.mark.parametrize(("script", "argument"), list(cases()))
 def test_script(script, argument, data_root):
     if not (data_root / "cam3").is_dir():
         pytest.skip("no test data: cam3")
     if argument != "without_torch":
         pytest.importorskip("torch", reason="needs the extra `torch`")
-    before = set(os.listdir("/dev/shm"))
-    process = subprocess.Popen(
-        [sys.executable, "-X", "faulthandler", HERE / script, data_root / "cam3", argument],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        out, err = process.communicate(timeout=WATCHDOG_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGABRT)  # faulthandler prints every thread's stack
-        out, err = process.communicate()
-        pytest.fail(f"{script} hung\n{err[-4000:]}")
-    assert process.returncode == 0, err[-4000:]
+    out, err = finish(start(HERE / script, data_root / "cam3", argument), WATCHDOG_S)
     assert out.splitlines()[-1:] == ["ok"], (out, err[-4000:])
 
-    # Workers may need a moment to see that their parent is gone.
-    deadline = time.monotonic() + 10
-    while (orphans := group_members(process.pid)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    if orphans:
-        os.killpg(process.pid, signal.SIGKILL)
-    assert not orphans
-    left = {name for name in set(os.listdir("/dev/shm")) - before if f"_{process.pid}_" in name}
-    assert not left
+
+def cases_on_demo():
+    """(script, arguments, seconds)"""
+    for script, cells in ON_DEMO.items():
+        for arguments, (seconds, soak) in cells.items():
+            yield pytest.param(
+                script,
+                arguments.split(),
+                seconds,
+                id=f"{Path(script).stem}-{arguments.replace(' ', '-')}",
+                marks=[pytest.mark.soak] if soak else [],
+            )
+
+
+@pytest.mark.parametrize(("script", "arguments", "seconds"), list(cases_on_demo()))
+@pytest.mark.timeout(700)
+def test_script_on_the_embedded_set(script, arguments, seconds):
+    pytest.importorskip("torch", reason="needs the extra `torch`")
+    out, err = finish(start(HERE / script, *arguments), seconds)
+    assert out.splitlines()[-1:] == ["ok"], (out[-4000:], err[-4000:])
