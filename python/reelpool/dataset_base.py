@@ -17,6 +17,7 @@ from .distributed import default_memory_budget
 from .engine import (
     FRAME_CACHE_BYTES,
     INDEX_BYTES,
+    MAX_THREADS,
     BatchData,
     EngineHandle,
     Layout,
@@ -100,8 +101,7 @@ class DatasetBase:
             raise ValueError(f"depth_output_unit must be 'm' or 'mm', not {depth_output_unit!r}")
         if not (isinstance(tolerance_s, (int, float)) and tolerance_s >= 0):
             raise ValueError(f"tolerance_s must be a number of seconds >= 0, not {tolerance_s!r}")
-        if num_threads is not None and num_threads < 0:
-            raise ValueError(f"num_threads must be >= 0, not {num_threads}")
+        check_threads(num_threads)
         substitute = check_on_corrupt(on_corrupt, max_bad_fraction)
         if substitute and not hasattr(load_core().Batch, "substitutes"):
             raise ValueError(f"on_corrupt={on_corrupt!r}: this version knows 'raise' only")
@@ -151,7 +151,9 @@ class DatasetBase:
 
     def __getstate__(self) -> dict[str, Any]:
         volatile = self._volatile()
-        return {k: v for k, v in self.__dict__.items() if k not in volatile}
+        state = {k: v for k, v in self.__dict__.items() if k not in volatile}
+        state["root"] = self.meta.__getstate__()["root"]
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -367,3 +369,13 @@ def rows_of(value: Any) -> Sequence[Any]:
 
 
 __all__ = ["DatasetBase", "SplitRoot", "rows_of", "sample_seed", "seeded"]
+
+
+def check_threads(num_threads: Any) -> None:
+    """ValueError unless `num_threads` is None or a number that the engine takes."""
+    if num_threads is None:
+        return
+    if not hasattr(num_threads, "__index__") or not 0 <= num_threads <= MAX_THREADS:
+        raise ValueError(
+            f"num_threads must be an integer of 0..{MAX_THREADS} or None, not {num_threads!r}"
+        )

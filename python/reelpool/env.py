@@ -216,7 +216,7 @@ def parse_bytes(value: int | str) -> int:
     if isinstance(value, int):
         if value < 0:
             raise ValueError(f"a number of bytes cannot be negative: {value}")
-        return value
+        return _fitting(value)
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", value, re.IGNORECASE)
     if match is None or (match.group(3) and not match.group(2)):
         raise ValueError(
@@ -225,4 +225,10 @@ def parse_bytes(value: int | str) -> int:
     power = _UNITS[match.group(2).lower()]
     if match.group(3):
         power = 1024 ** round(math.log10(power) / 3)
-    return int(float(match.group(1)) * power)
+    return _fitting(int(float(match.group(1)) * power))
+
+
+def _fitting(count: int) -> int:
+    if count >= 2**62:
+        raise ValueError(f"{count} bytes are more than a machine has")
+    return count

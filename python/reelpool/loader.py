@@ -12,11 +12,12 @@ import numpy as np
 from . import env
 from .corruption import Substitutions
 from .dataset import LeRobotDataset
-from .dataset_base import sample_seed, seeded
+from .dataset_base import check_threads, sample_seed, seeded
 from .distributed import default_memory_budget, resolve_rank
 from .engine import (
     FRAME_CACHE_BYTES,
     INDEX_BYTES,
+    MAX_PREFETCH,
     TIMEOUT_S,
     BatchData,
     EngineHandle,
@@ -25,7 +26,7 @@ from .engine import (
 )
 from .errors import ClosedError, ReelpoolError, StateError
 from .loader_source import DatasetSource, MixtureSource, SamplerSource, request_of
-from .order import Share
+from .order import Share, is_int
 from .order_state import PART, check_epoch, position_of_step
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ class Loader:
         fits = max(1, fits)
         if fits < self._prefetch:
             logger.info("prefetch_batches=%d instead of %d: memory budget", fits, self._prefetch)
-        return min(self._prefetch, fits)
+        return min(self._prefetch, fits, MAX_PREFETCH)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         handle = self._engine()
@@ -349,6 +350,8 @@ class _Batches:
 
     def __next__(self) -> dict[str, Any]:
         loader = self.loader
+        if loader._closed:
+            raise ClosedError("this Loader was closed. Make a new one")
         if self.ended:
             raise StopIteration
         if self._pid != os.getpid():  # after a fork: a new engine, at this iterator's position
@@ -419,11 +422,10 @@ def _rank_arguments(
 
 
 def _check_counts(batch_size: Any, prefetch: Any, threads: Any, timeout_s: Any) -> None:
-    if isinstance(batch_size, bool) or not hasattr(batch_size, "__index__") or batch_size < 1:
-        raise ValueError(f"batch_size must be an integer >= 1, not {batch_size!r}")
+    if not is_int(batch_size) or not 1 <= batch_size < 2**31:
+        raise ValueError(f"batch_size must be an integer of 1..2^31 - 1, not {batch_size!r}")
     if not hasattr(prefetch, "__index__") or prefetch < 0:
         raise ValueError(f"prefetch_batches must be an integer >= 0, not {prefetch!r}")
-    if threads is not None and (not hasattr(threads, "__index__") or threads < 0):
-        raise ValueError(f"num_threads must be an integer >= 0 or None, not {threads!r}")
-    if not timeout_s > 0:
+    check_threads(threads)
+    if not isinstance(timeout_s, (int, float)) or not timeout_s > 0:
         raise ValueError(f"timeout_s must be a number of seconds > 0, not {timeout_s!r}")

@@ -79,6 +79,10 @@ class SamplerSource(DatasetSource):
     """Frames of a map-style dataset in the order of somebody's indices."""
 
     def __init__(self, dataset: Any, sampler: Iterable[int], seed: int) -> None:
+        if iter(sampler) is sampler:
+            raise TypeError(
+                "sampler= is an iterator, which serves one epoch only: give a list or a Sampler"
+            )
         super().__init__(dataset, Request(shuffle=False, seed=seed))
         self.sampler = sampler
 

@@ -160,6 +160,8 @@ class LeRobotDatasetMetadata:
     def __getstate__(self) -> dict:
         keep = ("repo_id", "repo_type", "root", "revision", "latest_episode")
         state = {name: self.__dict__[name] for name in (*keep, "_depth_unit")}
+        if not self.root.is_absolute() and "_files" in self.__dict__:
+            state["root"] = Path(self._files.real)  # who unpickles it may stand elsewhere
         if self._stats is not _UNREAD:
             state["_stats"] = self._stats
         return state

@@ -119,6 +119,11 @@ class LocalRoot:
             self._blobs = os.path.realpath(os.path.join(head, "blobs"))
         self._folders: dict[str, str] = {}
 
+    @property
+    def real(self) -> str:
+        """The root's absolute path, as it was at construction."""
+        return self._real
+
     def _inside(self, real: str) -> bool:
         bases = [self._real] if self._blobs is None else [self._real, self._blobs]
         return any(real == base or real.startswith(base.rstrip("/") + "/") for base in bases)

@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .order import is_int
+
 if TYPE_CHECKING:
     from .metadata import LeRobotDatasetMetadata
 
@@ -67,6 +69,9 @@ def delta_rows(
 ) -> dict[str, tuple[int, ...]]:
     """Row offsets per key: round(seconds * fps), half to even. ValueError for what has none."""
     rows: dict[str, tuple[int, ...]] = {}
+    if delta_timestamps is not None and not isinstance(delta_timestamps, Mapping):
+        kind = type(delta_timestamps).__name__
+        raise TypeError(f"delta_timestamps must be a dict of lists of seconds, not {kind}")
     for key, seconds in (delta_timestamps or {}).items():
         feature = meta.features.get(key)
         if feature is None:
@@ -83,7 +88,10 @@ def delta_rows(
         # The sum of fractions is compared in seconds, as LeRobot does.
         off = [
             s for s in values
-            if not (math.isfinite(s) and abs(s * fps - round(s * fps)) / fps <= tolerance_s)
+            if not (
+                math.isfinite(s) and abs(s * fps) < 2**31
+                and abs(s * fps - round(s * fps)) / fps <= tolerance_s
+            )
         ]  # fmt: skip
         if off:
             raise ValueError(
@@ -122,8 +130,8 @@ def target_sizes(
         if (
             not isinstance(size, (tuple, list))
             or len(size) != 2
-            or not all(type(n) is int and 0 < n <= 16384 for n in size)
+            or not all(is_int(n) and 0 < n <= 16384 for n in size)
         ):
             raise ValueError(f"resize[{key!r}] must be (height, width) in pixels, not {size!r}")
-        sizes[key] = (size[0], size[1])
+        sizes[key] = (int(size[0]), int(size[1]))
     return sizes
