@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""Time `reelpool convert` over a grid of episodes per batch and worker processes.
+
+    python benchmarks/convert_grid.py DATASET [--scratch DIR] [--copies N] [--lerobot PYTHON]
+
+DATASET is of format v2.1; it is copied to DIR (default: beside the system's temporary files) and
+converted there afresh for each cell, warm. `--copies` repeats its episodes to make it larger.
+`--lerobot` is the interpreter of an environment with LeRobot: its converter is the reference then,
+with and without the time of its imports; else the first row is. One line per cell: seconds of the
+whole command, seconds without interpreter and imports, both as speed-up over the reference, peak
+memory (PSS of all its processes, MB), and the speed without imports as part of that of `cp -r`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+LEROBOT = (
+    "import json,sys,time;"
+    "from lerobot.scripts.convert_dataset_v21_to_v30 import convert_dataset;"
+    "t=time.perf_counter();convert_dataset('bench/x',root=sys.argv[1],push_to_hub=False);"
+    "print(json.dumps({'seconds':time.perf_counter()-t}))"
+)
+
+
+def enlarge(source: Path, out: Path, copies: int) -> None:
+    """Write `source` with its episodes `copies` times, numbered through."""
+    shutil.copytree(source, out)
+    for path in [out, *out.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    info = json.loads((out / "meta/info.json").read_text())
+    count, frames = info["total_episodes"], info["total_frames"]
+    if count * copies > info["chunks_size"]:
+        raise SystemExit(f"--copies {copies}: at most {info['chunks_size'] // count} here")
+    for name in ("episodes", "episodes_stats"):
+        path = out / f"meta/{name}.jsonl"
+        rows = sorted((json.loads(x) for x in path.read_text().splitlines()),
+                      key=lambda row: row["episode_index"])  # fmt: skip
+        again = [r | {"episode_index": r["episode_index"] + count * c}
+                 for c in range(copies) for r in rows]  # fmt: skip
+        path.write_text("".join(json.dumps(row) + "\n" for row in again))
+    for path in sorted(out.glob("*/**/episode_*")):
+        number = int(path.stem.rpartition("_")[2])
+        for copy in range(1, copies):
+            target = path.with_name(f"episode_{number + count * copy:06d}{path.suffix}")
+            if path.suffix == ".parquet":
+                renumber(path, target, count * copy, frames * copy)
+            else:
+                shutil.copyfile(path, target)
+    info |= {"total_episodes": count * copies, "total_frames": frames * copies}
+    (out / "meta/info.json").write_text(json.dumps(info))
+
+
+def renumber(path: Path, target: Path, episodes: int, frames: int) -> None:
+    """Copy a table with other episode and row numbers."""
+    table = pq.read_table(path)
+    for name, more in (("episode_index", episodes), ("index", frames)):
+        values = pa.array(
+            [v + more for v in table[name].to_pylist()], table.schema.field(name).type
+        )
+        table = table.set_column(table.column_names.index(name), name, values)
+    pq.write_table(table, target)
+
+
+def family(pid: int) -> list[int]:
+    """A process and all below it."""
+    found = [pid]
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            for child in task.read_text().split():
+                found += family(int(child))
+        except OSError:
+            continue
+    return found
+
+
+def memory_mb(pid: int) -> float:
+    """Proportional set size of a process and all below it."""
+    total = 0
+    for member in family(pid):
+        try:
+            text = Path(f"/proc/{member}/smaps_rollup").read_text()
+        except OSError:
+            continue  # it has ended
+        total += int(text.split("\nPss:")[1].split()[0])
+    return total / 1024
+
+
+def timed(words: list[str]) -> tuple[float, float, dict]:
+    """(seconds, peak MB, its JSON document) of a command."""
+    begun, peak = time.perf_counter(), 0.0
+    env = os.environ | {"HF_HUB_OFFLINE": "1"}
+    with subprocess.Popen(words, stdout=-1, stderr=-1, text=True, env=env) as process:
+        while process.poll() is None:
+            peak = max(peak, memory_mb(process.pid))
+            time.sleep(0.05)
+        seconds = time.perf_counter() - begun
+        out, err = process.communicate()
+    if process.returncode:
+        raise SystemExit(f"{' '.join(words)} failed:\n{err[-2000:]}")
+    return seconds, peak, json.loads(out[out.index("{") :])
+
+
+def main() -> None:
+    """Print the grid."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("dataset", type=Path)
+    parser.add_argument("--scratch", type=Path)
+    parser.add_argument("--copies", type=int, default=1)
+    parser.add_argument("--lerobot", metavar="PYTHON")
+    parser.add_argument("--batches", type=int, nargs="+", default=[25, 50, 75, 100])
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 6])
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=args.scratch) as folder:
+        grid(args, Path(folder))
+
+
+def grid(args: argparse.Namespace, folder: Path) -> None:
+    """Measure and print one line per cell."""
+    source, root = folder / "source", folder / "set"
+    enlarge(args.dataset, source, args.copies)
+    size = sum(p.stat().st_size for p in source.rglob("*") if p.is_file()) / 1e6
+    shutil.copytree(source, root)  # warm
+    shutil.rmtree(root)
+    os.sync()
+    begun = time.perf_counter()
+    subprocess.run(["cp", "-r", source, root], check=True)
+    copied = time.perf_counter() - begun
+    print(f"{args.dataset}: {size:.0f} MB; cp -r {copied:.2f} s; {os.cpu_count()} CPUs")
+    print(f"{'':<24}{'s':>8}{'s inside':>10}{'speed-up':>10}{'inside':>8}{'MB':>7}{'of cp':>7}")
+    first: list[tuple[float, float]] = []
+
+    def line(name: str, words: list[str]) -> None:
+        shutil.rmtree(root, ignore_errors=True)
+        shutil.rmtree(folder / "set_old", ignore_errors=True)
+        shutil.copytree(source, root)
+        os.sync()
+        seconds, peak, document = timed(words)
+        inside = document["seconds"]
+        first.append((seconds, inside))
+        ratios = first[0][0] / seconds, first[0][1] / inside
+        print(f"{name:<24}{seconds:>8.2f}{inside:>10.2f}{ratios[0]:>9.2f}x{ratios[1]:>7.2f}x"
+              f"{peak:>7.0f}{copied / inside:>7.2f}", flush=True)  # fmt: skip
+
+    if args.lerobot:
+        line("LeRobot", [args.lerobot, "-c", LEROBOT, str(root)])
+    command = [sys.executable, "-m", "reelpool", "convert", str(root), "--json", "-q"]
+    line("threads (default)", command)
+    for batch in args.batches:
+        for workers in args.workers:
+            more = ["--orchestrate", f"--episodes-per-batch={batch}", f"--num-workers={workers}"]
+            line(f"batch {batch:>3}, workers {workers}", command + more)
+
+
+if __name__ == "__main__":
+    main()
