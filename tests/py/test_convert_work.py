@@ -124,6 +124,20 @@ def test_a_lease_without_text_is_soon_void(folder):
     assert folder.claim("a")
 
 
+def test_a_lease_that_was_just_renamed_in_is_put_back(folder):
+    """Two judge one void lease; the second finds the first one's new lease in its place."""
+    path = lease(folder, "a")
+    age(path, folder.life_s + 5)
+    text = folder._void(path)
+    second = other(folder)
+    assert second.claim("a")
+    mine = path.read_bytes()
+    assert not folder._remove(path, text)
+    assert path.read_bytes() == mine != text
+    assert os.listdir(folder.state) == ["a.lease"]
+    second.close()
+
+
 def test_leases_are_renewed(tmp_path):
     folder = WorkFolder(tmp_path / "work", life_s=0.3)
     folder.prepare()
@@ -244,6 +258,25 @@ def test_several_commands_share_one_conversion(tmp_path, reference):
         assert f"{root} is v3.0" in out
     assert tree(root) == wanted
     assert sorted(p.name for p in tmp_path.iterdir()) == ["arm", "arm_old"]
+
+
+def test_a_part_that_another_worker_took_away(tmp_path, reference, monkeypatch):
+    """Its lease ran out unnoticed: the item is done again, by whoever comes first."""
+    source, wanted = reference
+    root = shutil.copytree(source, tmp_path / "arm")
+    real, count = Job._fill, [0]
+
+    def fill(self, output, part):
+        spans = real(self, output, part)
+        count[0] += 1
+        if count[0] in (1, 4):
+            part.unlink()
+        return spans
+
+    monkeypatch.setattr(Job, "_fill", fill)
+    convert(options(root))
+    assert count[0] == 12
+    assert tree(root) == wanted
 
 
 # -- storage that fails --

@@ -230,19 +230,30 @@ class Job:
         return record is not None and record["size"] == size
 
     def write(self, item: str) -> None:
-        """Make one new file. Raises FormatError, StorageError, StateError; leaves no part."""
+        """Make one new file; the item stays pending if another worker took it over meanwhile.
+
+        Raises FormatError, StorageError, StateError; leaves no part.
+        """
         output = next(o for o in self.outputs() if o.item == item)
         path = self.options.built / output.path
         part = path.with_name(f"{path.name}.{self.folder.token}{PART}")
         with storing(path):
+            if not self.options.built.is_dir():
+                return  # finished by others while this process stood still
             path.parent.mkdir(parents=True, exist_ok=True)
             for left in path.parent.glob(f"{path.name}.*{PART}"):
                 left.unlink(missing_ok=True)  # of a worker whose lease ran out
             try:
                 spans = self._fill(output, part)
+                if not part.exists():
+                    return  # this worker's own lease ran out: another one has begun anew
                 record = {"size": part.stat().st_size, "spans": spans}
                 publish(part, path)
                 sync(path.parent.parent)
+            except FileNotFoundError:
+                if part.exists():
+                    raise
+                return
             finally:
                 part.unlink(missing_ok=True)
         self.folder.finish(item, record)
@@ -277,6 +288,7 @@ class Job:
                     step(item)
                 finally:
                     self.folder.release(item)
+                waiting.append(item)
             left = [item for item in waiting if not self.folder.is_done(item)]
             if left:
                 if self.complete():  # another host finished and removed the work folder

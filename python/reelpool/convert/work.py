@@ -108,11 +108,9 @@ class WorkFolder:
             return False
         with storing(lease):
             if not self._create(lease):
-                if not self._void(lease):
-                    return False
-                lease.unlink(missing_ok=True)
-                if not self._create(lease):
-                    return False  # another one was faster
+                void = self._void(lease)
+                if void is None or not self._remove(lease, void) or not self._create(lease):
+                    return False  # it lives, or another one was faster
         if self.is_done(item):  # done and released between the two looks
             self.release(item)
             return False
@@ -175,12 +173,13 @@ class WorkFolder:
         finally:
             probe.unlink(missing_ok=True)
 
-    def _void(self, lease: Path) -> bool:
+    def _void(self, lease: Path) -> bytes | None:
+        """The text of a lease that counts no longer; None for one that does."""
         try:
             touched = lease.stat().st_mtime
             text = lease.read_bytes()
         except FileNotFoundError:
-            return True
+            return b""
         life = self.life_s
         try:
             owner = json.loads(text)
@@ -188,8 +187,22 @@ class WorkFolder:
             owner, life = {}, min(life, _YOUNG_S)
         pid, started = owner.get("pid"), owner.get("started")
         if started and owner.get("machine") == _machine() and _started(pid) != started:
+            return text
+        return text if self._now() - touched > life else None
+
+    def _remove(self, lease: Path, text: bytes) -> bool:
+        """Take a void lease away, but not one that another process has put in its place."""
+        aside = lease.with_name(f"{lease.name}.{self.token}-{threading.get_ident()}{PART}")
+        try:
+            os.rename(lease, aside)
+        except FileNotFoundError:
             return True
-        return self._now() - touched > life
+        same = aside.read_bytes() == text
+        if same:
+            aside.unlink(missing_ok=True)
+        else:
+            os.rename(aside, lease)
+        return same
 
     # -- files that every participant makes alike --
 
