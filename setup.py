@@ -17,12 +17,14 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
-PACKAGES = ["libavcodec", "libavutil", "libswscale"]
+PACKAGES = ["libavcodec", "libavutil", "libswscale", "libcurl"]
 OLDEST_LIBAVCODEC = "59.37"  # FFmpeg 5.1
+OLDEST_LIBCURL = "7.87"
 INSTALL_LINES = """\
   Debian, Ubuntu: apt install build-essential pkg-config libavcodec-dev libavutil-dev libswscale-dev
-  Fedora:         dnf install gcc pkgconf-pkg-config ffmpeg-free-devel
-  macOS:          brew install pkg-config ffmpeg"""
+                              libcurl4-openssl-dev
+  Fedora:         dnf install gcc pkgconf-pkg-config ffmpeg-free-devel libcurl-devel
+  macOS:          brew install pkg-config ffmpeg curl"""
 
 WARNINGS = [
     "-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes", "-Wmissing-prototypes", "-Wvla",
@@ -55,19 +57,23 @@ def pkg_config(*args):
         stop(f"the build needs {tool}, which is not installed. Install it with")
     if done.returncode != 0:
         reason = done.stderr.strip().splitlines()
-        stop(f"FFmpeg's headers are missing ({reason[0] if reason else 'pkg-config failed'}). "
+        stop(f"headers of FFmpeg or libcurl are missing ({reason[0] if reason else 'pkg-config failed'}). "
              "Install them with")  # fmt: skip
     return shlex.split(done.stdout)
 
 
-def check_ffmpeg():
-    """Refuse FFmpeg older than 5.1, whose API the decoder does not know."""
+def check_libraries():
+    """Refuse FFmpeg older than 5.1 and libcurl older than 7.87, whose API the core does not know."""
     tool = os.environ.get("PKG_CONFIG", "pkg-config")
     pkg_config("--exists", "--print-errors")
-    if subprocess.run([tool, f"--atleast-version={OLDEST_LIBAVCODEC}", "libavcodec"]).returncode:
-        found = subprocess.run([tool, "--modversion", "libavcodec"], capture_output=True, text=True)
-        stop(f"libavcodec {found.stdout.strip()} is too old: FFmpeg 5.1 (libavcodec "
-             f"{OLDEST_LIBAVCODEC}) or newer is needed. Install it with")  # fmt: skip
+    for package, oldest, reads in (
+        ("libavcodec", OLDEST_LIBAVCODEC, "FFmpeg 5.1 or newer"),
+        ("libcurl", OLDEST_LIBCURL, "libcurl 7.87 or newer"),
+    ):
+        if subprocess.run([tool, f"--atleast-version={oldest}", package]).returncode:
+            found = subprocess.run([tool, "--modversion", package], capture_output=True, text=True)
+            stop(f"{package} {found.stdout.strip()} is too old: {reads} is needed "
+                 f"({package} {oldest}). Install it with")  # fmt: skip
 
 
 def compile_flags():
@@ -84,7 +90,7 @@ class BuildCore(build_ext):
     """build_ext that asks pkg-config, rebuilds when flags changed, and compiles on every CPU."""
 
     def build_extensions(self):
-        check_ffmpeg()
+        check_libraries()
         import numpy  # a build requirement, absent when only metadata is asked for
 
         for ext in self.extensions:

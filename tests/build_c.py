@@ -26,7 +26,11 @@ import check_source  # noqa: E402  (the include law is data there, once)
 
 # Programs whose name is no module's: the folder they are linked with.
 FOLDER_OF = {"check_kernels": "convert", "dump_index": "demux"}
-PACKAGES = {"decode": ["libavcodec", "libavutil"], "convert": ["libswscale", "libavutil"]}
+PACKAGES = {
+    "fetch": ["libcurl"],
+    "decode": ["libavcodec", "libavutil"],
+    "convert": ["libswscale", "libavutil"],
+}
 
 DIALECT = (
     "-std=c11 -D_GNU_SOURCE -fvisibility=hidden -ffp-contract=off -pthread -UNDEBUG -g "

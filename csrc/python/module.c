@@ -90,7 +90,8 @@ static int execute(PyObject *module)
         add_type(module, &rp_batch_spec, &state->batch_type) < 0 ||
         add_type(module, &rp_block_map_spec, &state->block_map_type) < 0 ||
         add_type(module, &rp_lease_spec, &state->lease_type) < 0 ||
-        add_type(module, &rp_feed_spec, &state->feed_type) < 0) {
+        add_type(module, &rp_feed_spec, &state->feed_type) < 0 ||
+        add_type(module, &rp_http_spec, &state->http_type) < 0) {
         return -1;
     }
     return PyModule_AddFunctions(module, rp_order_functions) < 0 ||
@@ -108,6 +109,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->block_map_type);
     Py_VISIT(state->lease_type);
     Py_VISIT(state->feed_type);
+    Py_VISIT(state->http_type);
     Py_VISIT(state->from_core);
     return 0;
 }
@@ -120,6 +122,7 @@ static int module_clear(PyObject *module)
     Py_CLEAR(state->block_map_type);
     Py_CLEAR(state->lease_type);
     Py_CLEAR(state->feed_type);
+    Py_CLEAR(state->http_type);
     Py_CLEAR(state->from_core);
     return 0;
 }

@@ -17,6 +17,7 @@ struct module_state {
     PyTypeObject *block_map_type;
     PyTypeObject *lease_type;
     PyTypeObject *feed_type;
+    PyTypeObject *http_type;
     PyObject *from_core; /* reelpool.errors.from_core, imported at the first error */
 };
 
@@ -25,6 +26,7 @@ extern PyType_Spec rp_batch_spec;
 extern PyType_Spec rp_block_map_spec;
 extern PyType_Spec rp_lease_spec;
 extern PyType_Spec rp_feed_spec;
+extern PyType_Spec rp_http_spec;
 
 /* State of the module that made `type`; NULL with an exception when it is gone. */
 struct module_state *rp_state_of(PyTypeObject *type);

@@ -88,6 +88,52 @@ class Feed:
     @property
     def batch_size(self) -> int: ...
 
+@final
+class HttpClient:
+    """Reads ranges of files by http and https; times in seconds, stall_speed in bytes/s."""
+
+    def __new__(
+        cls,
+        *,
+        network_timeout: float = 600,
+        connect_timeout: float = 10,
+        stall_time: float = 20,
+        stall_speed: int = 4096,
+        backoff: float = 0.25,
+        backoff_max: float = 15,
+        gate_margin: float = 1,
+        gate_jitter: float = 5,
+        probe_time: float = 5,
+        max_redirects: int = 5,
+        ca_file: str | None = None,
+        proxy: str | None = None,
+        no_proxy: str | None = None,
+        allow_http: bool = False,
+        allow_private_hosts: bool = False,
+        token_origin: str | None = None,
+        token: str | None = None,
+        user_agent: str | None = None,
+    ) -> HttpClient: ...
+    def read(
+        self,
+        url: str,
+        offset: int,
+        length: int,
+        size: int = -1,
+        etag: str | None = None,
+        last_modified: str | None = None,
+        whole: bool = False,
+    ) -> bytearray: ...
+    def size(
+        self,
+        url: str,
+        size: int = -1,
+        etag: str | None = None,
+        last_modified: str | None = None,
+    ) -> dict[str, Any]: ...
+    def stats(self) -> dict[str, Any]: ...
+    def close(self) -> None: ...
+
 def order_rows(
     runs: Buffer,
     seed: int,

@@ -17,7 +17,7 @@ from pathlib import Path
 # headers, or one header)
 LAW = {
     "base": (None, ()),
-    "fetch": (("fetch.h",), ("base",)),
+    "fetch": (("fetch.h", "http_client.h"), ("base",)),
     "demux": (("demux.h", "index_sidecar.h", "mp4_write.h"), ("base",)),
     "decode": (("decode.h",), ("base", "demux/demux.h")),
     "convert": (("convert.h",), ("base",)),
@@ -34,14 +34,14 @@ VENDOR = (
     (r"libavcodec/", AV_FILES),
     (r"libavutil/", AV_FILES + r"|convert/convert_sws\.c"),
     (r"libswscale/", r"convert/convert_sws\.c"),
-    (r"curl/", r"fetch/http\.c"),
+    (r"curl/", r"fetch/http_curl\.c"),
     (r"(cuda|nvcuvid|dynlink_)\w*\.h|ffnvcodec/", r"decode/dec_cuda\.c|convert/cuda_device\.c"),
     (r"(immintrin|x86intrin|arm_neon)\.h", SIMD),
     (r"(cpuid|sys/auxv|asm/hwcap)\.h", r"base/cpu\.c"),
     (r"Python\.h|structmember\.h|numpy/", r"python/\w+\.[ch]"),
 )
 LIBC = re.compile(
-    r"(assert|complex|ctype|dirent|errno|fcntl|fenv|float|inttypes|limits|locale|malloc|math|poll"
+    r"(arpa/inet|assert|complex|ctype|dirent|errno|fcntl|fenv|float|inttypes|limits|locale|malloc|math|netinet/in|poll"
     r"|pthread|sched|setjmp|signal|stdalign|stdarg|stdatomic|stdbool|stddef|stdint|stdio|stdlib"
     r"|stdnoreturn|string|strings|time|unistd|linux/\w+|sys/\w+)\.h"
 )

@@ -1,0 +1,545 @@
+#include "fetch/http_client.h"
+
+#include "base/counters.h"
+#include "base/memory.h"
+#include "base/thread.h"
+#include "fetch/http_state_priv.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define BUCKETS     4096
+#define FILES_MAX   (1 << 20)
+#define ORIGINS_MAX 256 /* more are a server's malice: a redirect each */
+#define DOWN_AFTER  8   /* failures in a row */
+#define SECRET_MAX  8192
+
+struct rp_http_origin {
+    char name[RP_ORIGIN_MAX];
+    int64_t gate_ns;  /* nobody asks before */
+    int64_t pace_ns;  /* between requests; 0: any */
+    int64_t slot_ns;  /* the next request under pace */
+    int64_t probe_ns; /* the next try while down */
+    int failures;     /* in a row */
+    struct rp_http_origin *next;
+};
+
+struct rp_http_client {
+    struct rp_http_options options; /* its texts are ours */
+    char *authorization;            /* header line with the token; NULL: none */
+    uint64_t generation;
+    bool ended; /* atomic */
+    struct rp_http_stats stats;
+    rp_lock lock;
+    rp_cond changed;
+    struct rp_http_seat *seats; /* all; atomic: a forked child walks it */
+    /* guarded by lock: */
+    struct rp_http_seat *idle;
+    struct rp_http_origin *origins;
+    struct rp_http_known **files; /* [BUCKETS] */
+    int n_origins, n_files;
+    uint64_t random;
+};
+
+void rp_http_defaults(struct rp_http_options *options)
+{
+    *options = (struct rp_http_options){.timing = {.network = 600000,
+                                                   .connect = 10000,
+                                                   .stall = 20000,
+                                                   .stall_speed = 4096,
+                                                   .backoff = 250,
+                                                   .backoff_max = 15000,
+                                                   .gate_margin = 1000,
+                                                   .gate_jitter = 5000,
+                                                   .probe = 5000,
+                                                   .unsigned_life_s = 600},
+                                        .max_redirects = 5};
+}
+
+/* Wipe and free a text that may be a secret. */
+static void discard(const char *text)
+{
+    if (text != NULL) {
+        char *own = (char *)(uintptr_t)text; /* options hold const pointers to our copies */
+        explicit_bzero(own, strlen(own));
+        rp_free(own);
+    }
+}
+
+static rp_status check_timing(const struct rp_http_timing *t, struct rp_error *err)
+{
+    const int64_t year = 366LL * 86400 * 1000;
+    const int64_t all[] = {t->network,     t->connect,     t->stall, t->backoff,    t->backoff_max,
+                           t->gate_margin, t->gate_jitter, t->probe, t->stall_speed};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        if (all[i] < (i < 3 ? 1 : 0) || all[i] > year) {
+            RP_FAIL(err, RP_E_ARG, "a time limit of %lld ms cannot be kept", (long long)all[i]);
+        }
+    }
+    return RP_OK;
+}
+
+static bool is_printable(const char *text, char least)
+{
+    for (; text != NULL && *text != '\0'; text++) {
+        if (*text < least || *text > 0x7e) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool is_this_host(const struct rp_url *url)
+{
+    static const char *const names[] = {"localhost", "127.0.0.1", "::1"};
+    for (size_t i = 0; i < 3; i++) {
+        if (url->host_len == strlen(names[i]) && memcmp(url->host, names[i], url->host_len) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static rp_status check_token(const struct rp_http_options *options, struct rp_error *err)
+{
+    if (options->token == NULL) {
+        return RP_OK;
+    }
+    struct rp_url url;
+    if (options->token_origin == NULL) {
+        RP_FAIL(err, RP_E_ARG, "a token without the origin that it is for");
+    }
+    RP_TRY(rp_url_parse(options->token_origin, &url, err));
+    if (!url.https && !options->allow_http && !is_this_host(&url)) {
+        RP_FAIL(err, RP_E_ARG, "a token is sent by https alone, unless allow_http says otherwise");
+    }
+    if (options->token[0] == '\0' || !is_printable(options->token, 0x21) ||
+        strlen(options->token) > SECRET_MAX) {
+        RP_FAIL(err, RP_E_ARG, "the token is empty, too long, or holds bytes no header may hold");
+    }
+    return RP_OK;
+}
+
+static rp_status check_options(const struct rp_http_options *options, struct rp_error *err)
+{
+    RP_TRY(check_timing(&options->timing, err));
+    if (options->max_redirects < 0 || options->max_redirects > 20) {
+        RP_FAIL(err, RP_E_ARG, "max_redirects is %d, allowed are 0 to 20", options->max_redirects);
+    }
+    if (!is_printable(options->user_agent, 0x20) || !is_printable(options->proxy, 0x21) ||
+        !is_printable(options->no_proxy, 0x20)) {
+        RP_FAIL(err, RP_E_ARG, "user_agent, proxy or no_proxy holds bytes that are not printable");
+    }
+    return check_token(options, err);
+}
+
+/* Replace the borrowed texts of client->options by copies. */
+static bool own_options(rp_http_client *client)
+{
+    struct rp_http_options *o = &client->options;
+    const char **texts[] = {&o->ca_file,    &o->proxy,        &o->no_proxy,
+                            &o->user_agent, &o->token_origin, &o->token};
+    bool sound = true;
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        if (*texts[i] != NULL) {
+            *texts[i] = sound ? rp_strdup(*texts[i]) : NULL;
+            sound = sound && *texts[i] != NULL;
+        }
+    }
+    if (sound && o->token != NULL) {
+        size_t room = strlen(o->token) + sizeof("Authorization: Bearer ");
+        client->authorization = rp_calloc(room, 1);
+        sound = client->authorization != NULL;
+        if (sound) {
+            (void)snprintf(client->authorization, room, "Authorization: Bearer %s", o->token);
+        }
+    }
+    client->files = rp_calloc(BUCKETS, sizeof(struct rp_http_known *));
+    return sound && client->files != NULL;
+}
+
+static void dispose(rp_http_client *client)
+{
+    struct rp_http_options *o = &client->options;
+    const char *texts[] = {o->ca_file,      o->proxy, o->no_proxy,          o->user_agent,
+                           o->token_origin, o->token, client->authorization};
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        discard(texts[i]);
+    }
+    for (int i = 0; client->files != NULL && i < BUCKETS; i++) {
+        for (struct rp_http_known *file = client->files[i]; file != NULL;) {
+            struct rp_http_known *next = file->next;
+            discard(file->target);
+            rp_free(file->url);
+            rp_free(file);
+            file = next;
+        }
+    }
+    rp_free(client->files);
+    for (struct rp_http_origin *origin = client->origins; origin != NULL;) {
+        struct rp_http_origin *next = origin->next;
+        rp_free(origin);
+        origin = next;
+    }
+    rp_free(client);
+}
+
+rp_status rp_http_client_new(const struct rp_http_options *options, rp_http_client **out,
+                             struct rp_error *err)
+{
+    RP_TRY(check_options(options, err));
+    RP_TRY(rp_fork_watch(err));
+    rp_http_client *client = rp_calloc(1, sizeof(*client));
+    if (client == NULL) {
+        RP_FAIL(err, RP_E_NOMEM, "out of memory for an HTTP client");
+    }
+    client->options = *options;
+    client->generation = rp_fork_generation();
+    client->random = (uint64_t)rp_now_ns() ^ ((uint64_t)getpid() << 40) ^ (uintptr_t)client;
+    rp_status status = own_options(client)
+                           ? rp_lock_init(&client->lock, err)
+                           : rp_error_set(err, RP_E_NOMEM, "out of memory for an HTTP client");
+    if (status == RP_OK) {
+        status = rp_cond_init(&client->changed, err);
+        if (status != RP_OK) {
+            rp_lock_free(&client->lock);
+        }
+    }
+    if (status != RP_OK) {
+        dispose(client);
+        return status;
+    }
+    *out = client;
+    return RP_OK;
+}
+
+/* Close what a forked child inherited; nothing of the parent's is locked or changed. */
+static void abandon(rp_http_client *client)
+{
+    struct rp_http_seat *seat = __atomic_load_n(&client->seats, __ATOMIC_ACQUIRE);
+    for (; seat != NULL; seat = seat->next) {
+        rp_http_transport_abandon(seat->transport);
+    }
+}
+
+rp_status rp_http_client_renew(rp_http_client **client, struct rp_error *err)
+{
+    rp_http_client *old = *client;
+    *client = NULL;
+    abandon(old);
+    return rp_http_client_new(&old->options, client, err);
+}
+
+void rp_http_client_free(rp_http_client **out)
+{
+    if (out == NULL || *out == NULL) {
+        return;
+    }
+    rp_http_client *client = *out;
+    *out = NULL;
+    if (client->generation != rp_fork_generation()) {
+        abandon(client);
+        return;
+    }
+    for (struct rp_http_seat *seat = client->seats; seat != NULL;) {
+        struct rp_http_seat *next = seat->next;
+        rp_http_transport_free(&seat->transport);
+        rp_free(seat);
+        seat = next;
+    }
+    rp_cond_free(&client->changed);
+    rp_lock_free(&client->lock);
+    dispose(client);
+}
+
+uint64_t rp_http_generation(const rp_http_client *client)
+{
+    return client->generation;
+}
+
+void rp_http_interrupt(rp_http_client *client)
+{
+    __atomic_store_n(&client->ended, true, __ATOMIC_RELEASE); /* waits look every slice */
+}
+
+bool rp_http_client_ended(const rp_http_client *client)
+{
+    return client->generation != rp_fork_generation() ||
+           __atomic_load_n(&client->ended, __ATOMIC_ACQUIRE);
+}
+
+void rp_http_stats(const rp_http_client *client, struct rp_http_stats *out)
+{
+    const int64_t *from = (const int64_t *)(const void *)&client->stats;
+    int64_t *to = (int64_t *)(void *)out;
+    for (size_t i = 0; i < sizeof(*out) / sizeof(*to); i++) {
+        to[i] = rp_counted(&from[i]);
+    }
+}
+
+const struct rp_http_options *rp_http_client_options(const rp_http_client *client)
+{
+    return &client->options;
+}
+
+const char *rp_http_client_authorization(const rp_http_client *client)
+{
+    return client->authorization;
+}
+
+struct rp_http_stats *rp_http_client_stats(rp_http_client *client)
+{
+    return &client->stats;
+}
+
+static uint64_t random_locked(rp_http_client *client)
+{
+    uint64_t x = client->random += 0x9e3779b97f4a7c15u; /* splitmix64 */
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+uint64_t rp_http_client_random(rp_http_client *client)
+{
+    rp_lock_acquire(&client->lock);
+    uint64_t x = random_locked(client);
+    rp_lock_release(&client->lock);
+    return x;
+}
+
+void rp_http_client_wait(rp_http_client *client, int64_t until_ns)
+{
+    int64_t slice = rp_now_ns() + RP_HTTP_SLICE_MS * 1000000LL;
+    rp_lock_acquire(&client->lock);
+    (void)rp_cond_wait(&client->changed, &client->lock, until_ns < slice ? until_ns : slice);
+    rp_lock_release(&client->lock);
+}
+
+static struct rp_http_known **slot_locked(rp_http_client *client, const char *url)
+{
+    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
+    for (const char *c = url; *c != '\0'; c++) {
+        hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
+    }
+    struct rp_http_known **slot = &client->files[(hash ^ (hash >> 32)) % BUCKETS];
+    while (*slot != NULL && strcmp((*slot)->url, url) != 0) {
+        slot = &(*slot)->next;
+    }
+    return slot;
+}
+
+rp_status rp_http_client_file(rp_http_client *client, const char *url, struct rp_http_known **out,
+                              struct rp_error *err)
+{
+    rp_lock_acquire(&client->lock);
+    *out = *slot_locked(client, url);
+    rp_lock_release(&client->lock);
+    if (*out != NULL) {
+        return RP_OK;
+    }
+    struct rp_http_known *fresh = rp_calloc(1, sizeof(*fresh));
+    char *copy = rp_strdup(url);
+    rp_lock_acquire(&client->lock);
+    struct rp_http_known **slot = slot_locked(client, url);
+    if (*slot == NULL && fresh != NULL && copy != NULL && client->n_files < FILES_MAX) {
+        fresh->url = copy;
+        fresh->size = -1;
+        *slot = fresh;
+        client->n_files++;
+        fresh = NULL;
+        copy = NULL;
+    }
+    *out = *slot;
+    rp_lock_release(&client->lock);
+    rp_free(fresh);
+    rp_free(copy);
+    if (*out == NULL) {
+        RP_FAIL(err, RP_E_NOMEM, "out of memory for what is known of a file");
+    }
+    return RP_OK;
+}
+
+void rp_http_client_look(rp_http_client *client, struct rp_http_known *file,
+                         struct rp_http_known *copy, char *target)
+{
+    int64_t now = rp_now_ns();
+    rp_lock_acquire(&client->lock);
+    if (file->state == RP_HTTP_RESOLVED && file->target != NULL && now >= file->fresh_ns) {
+        file->state = RP_HTTP_UNRESOLVED;
+    }
+    *copy = *file;
+    target[0] = '\0';
+    if (file->state == RP_HTTP_RESOLVED && file->target != NULL) {
+        memcpy(target, file->target, strlen(file->target) + 1); /* at most RP_URL_MAX bytes */
+    }
+    if (file->state == RP_HTTP_UNRESOLVED) {
+        file->state = RP_HTTP_RESOLVING;
+    }
+    rp_lock_release(&client->lock);
+}
+
+rp_status rp_http_client_settle(rp_http_client *client, struct rp_http_known *file,
+                                const struct rp_http_known *found, const char *target,
+                                struct rp_error *err)
+{
+    char *copy = target[0] != '\0' ? rp_strdup(target) : NULL;
+    bool short_of_memory = target[0] != '\0' && copy == NULL;
+    rp_lock_acquire(&client->lock);
+    char *old = file->target;
+    file->target = copy;
+    file->state = short_of_memory ? RP_HTTP_UNRESOLVED : RP_HTTP_RESOLVED;
+    file->serial++;
+    file->secrets = found->secrets;
+    file->linked = found->linked;
+    file->fresh_ns = found->fresh_ns;
+    file->size = found->size;
+    memcpy(file->etag, found->etag, sizeof(file->etag));
+    memcpy(file->last_modified, found->last_modified, sizeof(file->last_modified));
+    memcpy(file->target_etag, found->target_etag, sizeof(file->target_etag));
+    rp_cond_broadcast(&client->changed);
+    rp_lock_release(&client->lock);
+    discard(old);
+    if (short_of_memory) {
+        RP_FAIL(err, RP_E_NOMEM, "out of memory for a redirect's target");
+    }
+    return RP_OK;
+}
+
+void rp_http_client_unsettle(rp_http_client *client, struct rp_http_known *file, uint64_t serial,
+                             bool mine)
+{
+    rp_lock_acquire(&client->lock);
+    bool own = mine && file->state == RP_HTTP_RESOLVING;
+    if (own || (file->state == RP_HTTP_RESOLVED && file->serial == serial)) {
+        file->state = RP_HTTP_UNRESOLVED;
+        rp_cond_broadcast(&client->changed);
+    }
+    rp_lock_release(&client->lock);
+}
+
+static struct rp_http_origin *find_locked(rp_http_client *client, const char *name)
+{
+    struct rp_http_origin *origin = client->origins;
+    while (origin != NULL && strcmp(origin->name, name) != 0) {
+        origin = origin->next;
+    }
+    return origin;
+}
+
+static enum rp_http_hold admit_locked(rp_http_client *client, struct rp_http_origin *origin,
+                                      int64_t now, int64_t *until_ns)
+{
+    if (now < origin->gate_ns) {
+        *until_ns = origin->gate_ns;
+        return RP_HTTP_GATED;
+    }
+    if (origin->failures >= DOWN_AFTER) {
+        if (now < origin->probe_ns) {
+            *until_ns = origin->probe_ns;
+            return RP_HTTP_DOWN;
+        }
+        int64_t probe = client->options.timing.probe * 1000000; /* this call is the probe */
+        origin->probe_ns =
+            now + probe * 4 / 5 + (int64_t)(random_locked(client) % 1024) * (probe / 2560);
+    }
+    if (origin->pace_ns > 0) {
+        if (now < origin->slot_ns) {
+            *until_ns = origin->slot_ns;
+            return RP_HTTP_GATED;
+        }
+        origin->slot_ns = now + origin->pace_ns;
+    }
+    return RP_HTTP_GO;
+}
+
+rp_status rp_http_client_admit(rp_http_client *client, const char *name, enum rp_http_hold *hold,
+                               int64_t *until_ns, struct rp_error *err)
+{
+    int64_t now = rp_now_ns();
+    struct rp_http_origin *fresh = NULL;
+    rp_lock_acquire(&client->lock);
+    struct rp_http_origin *origin = find_locked(client, name);
+    bool room = client->n_origins < ORIGINS_MAX;
+    rp_lock_release(&client->lock);
+    if (origin == NULL) {
+        fresh = room ? rp_calloc(1, sizeof(*fresh)) : NULL;
+        if (fresh == NULL) {
+            RP_FAIL(err, room ? RP_E_NOMEM : RP_E_HTTP, "no room for another origin");
+        }
+        (void)snprintf(fresh->name, sizeof(fresh->name), "%s", name); /* fits by its maker */
+    }
+    rp_lock_acquire(&client->lock);
+    origin = find_locked(client, name);
+    if (origin == NULL) {
+        fresh->next = client->origins;
+        client->origins = fresh;
+        client->n_origins++;
+        origin = fresh;
+        fresh = NULL;
+    }
+    *hold = admit_locked(client, origin, now, until_ns);
+    rp_lock_release(&client->lock);
+    rp_free(fresh);
+    return RP_OK;
+}
+
+void rp_http_client_note(rp_http_client *client, const char *name, bool weak, int64_t gate_ns,
+                         int64_t pace_ns)
+{
+    rp_lock_acquire(&client->lock);
+    struct rp_http_origin *origin = find_locked(client, name); /* admit made it */
+    bool was_down = origin->failures >= DOWN_AFTER;
+    origin->failures = weak ? origin->failures + 1 : 0;
+    origin->gate_ns = gate_ns > origin->gate_ns ? gate_ns : origin->gate_ns;
+    origin->pace_ns = weak ? origin->pace_ns : pace_ns;
+    if (was_down && !weak) {
+        rp_cond_broadcast(&client->changed);
+    }
+    rp_lock_release(&client->lock);
+}
+
+rp_status rp_http_client_take(rp_http_client *client, const char *origin, struct rp_http_seat **out,
+                              struct rp_error *err)
+{
+    rp_lock_acquire(&client->lock);
+    struct rp_http_seat **place = &client->idle;
+    while (*place != NULL && strcmp((*place)->origin, origin) != 0) {
+        place = &(*place)->next_idle;
+    }
+    if (*place == NULL) {
+        place = &client->idle;
+    }
+    struct rp_http_seat *seat = *place;
+    if (seat != NULL) {
+        *place = seat->next_idle;
+    }
+    rp_lock_release(&client->lock);
+    if (seat == NULL) {
+        seat = rp_calloc(1, sizeof(*seat));
+        if (seat == NULL) {
+            RP_FAIL(err, RP_E_NOMEM, "out of memory for a connection");
+        }
+        rp_status status = rp_http_transport_new(&client->options, &seat->transport, err);
+        if (status != RP_OK) {
+            rp_free(seat);
+            return status;
+        }
+        seat->next = __atomic_load_n(&client->seats, __ATOMIC_RELAXED);
+        while (!__atomic_compare_exchange_n(&client->seats, &seat->next, seat, true,
+                                            __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+        }
+    }
+    *out = seat;
+    return RP_OK;
+}
+
+void rp_http_client_give(rp_http_client *client, struct rp_http_seat *seat, const char *origin)
+{
+    (void)snprintf(seat->origin, sizeof(seat->origin), "%s", origin); /* fits by its maker */
+    rp_lock_acquire(&client->lock);
+    seat->next_idle = client->idle;
+    client->idle = seat;
+    rp_lock_release(&client->lock);
+}
