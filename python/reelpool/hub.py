@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -155,10 +155,16 @@ class Hub:
         return "main"
 
     def facts(self) -> str:
-        """One request of the API, for people: the commit of the revision or of main."""
+        """One request of the API, for people: the commit of the revision or of main; without a repo
+        id only that the Hub answers.
+        """
+        if not self.repo_id:
+            self._ask("the list of datasets", lambda api: list(api.list_datasets(limit=1)))
+            return "the list of datasets"
         name = self.revision or "main"
         info = self._ask(
-            "a request", lambda api: api.dataset_info(self.repo_id, revision=name, timeout=10)
+            f"revision {name}",
+            lambda api: api.dataset_info(self.repo_id, revision=name, timeout=API_ATTEMPT_S),
         )
         return f"{info.id} at {name} is commit {str(info.sha)[:12]}"
 
@@ -271,7 +277,18 @@ class Hub:
             )  # fmt: skip
 
         what = patterns[0] if len(patterns) == 1 else f"{len(patterns)} files"
-        return Path(self._done(self._caller.call(what, fetch, FILES_ATTEMPT_S)))
+        return Path(self._done(self._caller.call(what, fetch, FILES_ATTEMPT_S, self._unfinished)))
+
+    def _unfinished(self) -> int:
+        """Bytes in the files that are being downloaded, here or by another process."""
+        place = self.cache / f"datasets--{self.repo_id.replace('/', '--')}" / "blobs"
+        if self.folder is not None:
+            place = self.folder / ".cache/huggingface/download"
+        size = 0
+        for path in place.rglob("*.incomplete"):
+            with suppress(OSError):  # it was finished meanwhile
+                size += path.stat().st_size
+        return size
 
     def _ask(self, doing: str, function: Callable[[Any], Any], no_entry: Any = None) -> Any:
         """A call of the API. no_entry: what it means that the path does not exist."""
@@ -443,10 +460,14 @@ def _bar_class(beat: Beat, show: bool) -> type:
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             if not show:
                 kwargs["disable"] = True
+            self._counts_bytes = kwargs.get("unit") == "B"  # a silent bar keeps no unit
             super().__init__(*args, **kwargs)
 
         def update(self, n: float | None = 1) -> bool | None:
-            beat()
+            if self._counts_bytes:
+                beat(size=int(n or 0))
+            else:
+                beat(files=int(n or 0))
             return super().update(n)
 
     return Bar

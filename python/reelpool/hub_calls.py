@@ -54,6 +54,7 @@ _LOGGERS = (
     "huggingface_hub.utils._pagination",
     "httpx",
     "httpx2",
+    *(f"{core}.{part}" for core in ("httpcore", "httpcore2") for part in ("http11", "http2")),
     "urllib3.connectionpool",
 )
 
@@ -75,16 +76,29 @@ class Abandoned(Exception):
 
 
 class Beat:
-    """When a call last moved. `beat()` says that it did, and ends it if it was left behind."""
+    """What moved in one try of a call. `beat()` says that something did, and ends a try that was
+    left behind. look: a number that changes when the call moves without saying so.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, look: Callable[[], int] | None = None) -> None:
         self.last = time.monotonic()
-        self.moved = self.abandoned = False
+        self.abandoned = False
+        self.done, self.bytes = 0, 0  # files; bytes since the last file
+        self._look, self._seen = look, look() if look else 0
 
-    def __call__(self) -> None:
+    def __call__(self, files: int = 0, size: int = 0) -> None:
         if self.abandoned:
             raise Abandoned
-        self.last, self.moved = time.monotonic(), True
+        self.last = time.monotonic()
+        self.done, self.bytes = self.done + files, 0 if files else self.bytes + size
+
+    def seen(self) -> bool:
+        """True if `look` shows a change since it was last asked."""
+        before, self._seen = self._seen, self._look() if self._look else 0
+        if self._seen == before:
+            return False
+        self(0, max(0, self._seen - before))
+        return True
 
 
 class _Redacted(logging.Filter):
@@ -195,19 +209,25 @@ class Caller:
         self._answered = False
 
     def call(
-        self, doing: str, function: Callable[[Beat], Any], attempt: float = API_ATTEMPT_S
+        self,
+        doing: str,
+        function: Callable[[Beat], Any],
+        attempt: float = API_ATTEMPT_S,
+        look: Callable[[], int] | None = None,
     ) -> Any:
         """`function(beat)`, tried again after what may pass.
 
         attempt: seconds without a beat after which a try counts as failed. Returns its value, or
-        the Failure that is final; raises RemoteTimeoutError when nothing came for the deadline.
+        the Failure that is final; raises RemoteTimeoutError when nothing came for the deadline. A
+        try that gets no further than one before it brought nothing.
         """
         begun, tries, rounds, in_a_row = time.monotonic(), 0, 0, 0
         failure: Failure | None = None
+        best = (0, 0)
         while True:
             tries += 1
             limit = self.timeout if self._answered else min(self.timeout, FIRST_ANSWER_S)
-            beat = Beat()
+            beat = Beat(look)
             patience = min(attempt, max(1.0, begun + limit - beat.last))
             outcome = _attempt(function, beat, patience)
             before = failure
@@ -215,10 +235,11 @@ class Caller:
                 self._answered = True
                 return outcome[0]
             failure = judge(outcome, self.origin)
-            self._answered |= failure.status is not None or beat.moved
+            further = (beat.done, beat.bytes)
+            self._answered |= failure.status is not None or further > best
             limit = self.timeout if self._answered else min(self.timeout, FIRST_ANSWER_S)
-            if beat.moved:
-                begun, rounds = beat.last, 0
+            if further > best:
+                best, begun, rounds = further, beat.last, 0
             in_a_row = in_a_row + 1 if failure.limit else 0
             if not failure.again or (failure.limit and in_a_row >= failure.limit):
                 return failure
@@ -242,9 +263,9 @@ class Caller:
         self, doing: str, failure: Failure, limit: float, tries: int
     ) -> RemoteTimeoutError:
         if failure.wait is not None and failure.wait > 0:
-            text = f"asks to wait {failure.wait:.0f} s, and the limit is {limit:.0f} s"
+            text = f"asks to wait {failure.wait:.0f} s, and the limit is {limit:g} s"
         else:
-            text = f"gave nothing for {limit:.0f} s ({tries} tries; the last: {failure.text})"
+            text = f"gave nothing for {limit:g} s ({tries} tries; the last: {failure.text})"
         return make_error(
             RemoteTimeoutError,
             f"{self.what}, {doing}: {self.origin} {text}\n"
@@ -272,9 +293,9 @@ def _attempt(function: Callable[[Beat], Any], beat: Beat, patience: float) -> An
     try:
         while not done.is_set():
             left = beat.last + patience - time.monotonic()
-            if left <= 0:
+            if left <= 0 and not beat.seen():
                 break
-            done.wait(min(left, 1.0))
+            done.wait(min(max(left, 0.0), 1.0))
     finally:  # also on Ctrl-C
         if not done.is_set():
             beat.abandoned = True

@@ -85,7 +85,7 @@ class Fault:
     """What happens to requests whose "METHOD origin path" matches: `times` of them, or all."""
 
     pattern: re.Pattern[str]
-    action: str  # status, reset, cut, stall, silent, strip
+    action: str  # status, reset, cut, stall, silent, strip, page (HTML), call (a function first)
     value: object = None
     headers: dict[str, str] = field(default_factory=dict)
     times: int | None = None
@@ -239,10 +239,14 @@ class _Handler(BaseHTTPRequestHandler):
         leak = origin == "cdn" and (entry["token"] or any(t in text for t in hub.tokens))
         fault = hub.take_fault(f"{self.command} {origin} {url.path}")
         hub.sleep(hub.delay)
+        if fault is not None and fault.action == "call":
+            fault.value()
         try:
             if fault is not None and fault.action == "status":
                 answer = _Answer(int(fault.value), b"fault")
                 answer.headers.update(fault.headers)
+            elif fault is not None and fault.action == "page":
+                answer = _Answer(200, b"<html>Sign in</html>", Content_Type="text/html")
             elif leak:
                 answer = _Answer(400, b"a token does not belong here")
             else:
@@ -325,6 +329,9 @@ class _Handler(BaseHTTPRequestHandler):
         return _Answer(200, {"id": repo.id, "sha": sha, "private": repo.private,
                              "gated": "auto" if repo.gated else False, "downloads": 0, "tags": [],
                              "siblings": siblings})  # fmt: skip
+
+    def _datasets(self, **_: object) -> _Answer:
+        return _Answer(200, [{"id": r.id} for r in self.server.hub.repos.values() if not r.private])
 
     def _refs(self, repo_id: str, **_: object) -> _Answer:
         repo = self._repo(repo_id)
@@ -427,6 +434,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 _ID = r"/api/datasets/([^/]+/[^/]+)"
 _ROUTES = [
+    (re.compile(r"/api/datasets"), _Handler._datasets),
     (re.compile(_ID), _Handler._info),
     (re.compile(_ID + r"/revision/([^/]+)"), _Handler._info),
     (re.compile(_ID + r"/refs"), _Handler._refs),

@@ -19,6 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from ..errors import ReelpoolError
 from . import console
 
 DEMO = Path(__file__).resolve().parent.parent / "_demo"
@@ -50,12 +51,13 @@ Findings = Iterator[tuple[str, str, str | None]]  # status, text, fix
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of `doctor`."""
     console.dataset_options(parser, required=False)
+    parser.add_argument("--network", action="store_true", help="ask the Hub once")
     parser.add_argument("--out_dir", type=Path, help="write doctor.json there too")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print all findings; 1 if one of them is a FAIL."""
-    lines = examine(args.dataset, args.root, args.verbose)
+    lines = examine(args.dataset, args.root, args.verbose, args.network, args.revision)
     failed = sum(line.status == "FAIL" for line in lines)
     warned = sum(line.status == "WARN" for line in lines)
     verdict = f"{failed} FAIL, {warned} WARN, {len(lines) - failed - warned} ok"
@@ -79,15 +81,20 @@ def _text(lines: list[Line]) -> Iterator[str]:
 
 
 def examine(
-    dataset: str | None = None, root: Path | None = None, verbose: bool = False
+    dataset: str | None = None,
+    root: Path | None = None,
+    verbose: bool = False,
+    network: bool = False,
+    revision: str | None = None,
 ) -> list[Line]:
     """Run every section; one that breaks becomes a FAIL line of its own."""
     sections: list[tuple[str, Callable[[], Findings]]] = [
         ("host", _host), ("native", _native), ("decode", _decode), ("python", _python),
-        ("caches", _caches), ("ranks", _ranks),
+        ("caches", _caches), ("hub", lambda: _hub(dataset, root, network, revision)),
+        ("ranks", _ranks),
     ]  # fmt: skip
     if dataset is not None or root is not None:
-        sections.append(("dataset", lambda: _dataset(dataset, root)))
+        sections.append(("dataset", lambda: _dataset(dataset, root, revision)))
     lines = []
     for name, section in sections:
         try:
@@ -251,11 +258,34 @@ def _ranks() -> Findings:
     yield "ok", f"rank {rank} of {world}, {distributed.local_world_size()} on this machine", None
 
 
-def _dataset(name: str | None, root: Path | None) -> Findings:
+def _hub(name: str | None, root: Path | None, network: bool, revision: str | None) -> Findings:
+    from ..hub import Hub, Options
+    from ..roots import parse_hub_url
+
+    repo_id = None
+    if name is not None:
+        repo_id, local = console.place(name, root)
+        repo_id, spelled = parse_hub_url(repo_id) or (repo_id, None)
+        revision = revision or spelled
+        repo_id = repo_id if local is None else None
+    hub = Hub(repo_id or "", revision, None, options=Options(network_timeout=20.0))
+    offline = ", switched off by HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE" if hub.offline else ""
+    yield "ok", f"{hub.endpoint}{offline}, token: {hub.token_word()}", None
+    if network and hub.offline:
+        yield "WARN", "not asked: the network is switched off", "HF_HUB_OFFLINE=0"
+    elif network:
+        try:
+            yield "ok", f"answers: {hub.facts()}", None
+        except ReelpoolError as error:
+            what, _, fix = str(error).partition("\n")
+            yield "FAIL", f"{type(error).__name__}: {what}", fix.strip() or None
+
+
+def _dataset(name: str | None, root: Path | None, revision: str | None) -> Findings:
     import reelpool
 
     repo_id, local = console.place(name, root)
-    dataset = reelpool.LeRobotDataset(repo_id, root=local, return_uint8=True)
+    dataset = reelpool.LeRobotDataset(repo_id, local, revision=revision, return_uint8=True)
     meta = dataset.meta
     yield "ok", f"{repo_id}: {dataset.num_episodes} episodes, {len(dataset)} frames", None
     supports = _core().describe().get("supports", {})
