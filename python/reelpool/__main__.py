@@ -18,6 +18,7 @@ VERBS = {
     "convert": "turn a v2.0 or v2.1 dataset into v3.0, in place",
     "verify": "check a dataset and list every fault, down to each picture if asked",
     "bench": "measure loading beside other readers and the bare decoder",
+    "submit": "submit the benchmark's scenarios to SLURM, one after the other",
 }
 
 

@@ -55,6 +55,11 @@ def resolve_rank(rank: int | None = None, world_size: int | None = None) -> tupl
     return 0, 1
 
 
+def scheduler_defaults() -> dict[str, str | None]:
+    """ACCOUNT, PARTITION and QOS of the environment, for jobs that are submitted from here."""
+    return {name.lower(): os.environ.get(name) or None for name in ("ACCOUNT", "PARTITION", "QOS")}
+
+
 def local_world_size() -> int:
     """Ranks on this node (LOCAL_WORLD_SIZE), at least 1."""
     text = os.environ.get("LOCAL_WORLD_SIZE", "").strip()

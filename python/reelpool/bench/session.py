@@ -43,20 +43,41 @@ class Result:
 
 def run_case(case: Case, interval_s: float) -> tuple[dict, metrics.MemoryWatch]:
     """One case in its own process group: (what it wrote, its memory). Raises CaseFailed."""
+    name = f"{case.label} ({case.what})"
+    return run_child(case.python, RUNNER, case.config, interval_s, name)
+
+
+def run_child(
+    python: str,
+    program: Path,
+    config: dict,
+    interval_s: float,
+    name: str,
+    variables: dict[str, str] | None = None,
+) -> tuple[dict, metrics.MemoryWatch]:
+    """`program` with a configuration in its own process group, ended with all its children.
+
+    config["limit_s"] and two minutes end it; None: no limit. `variables` are put into its
+    environment. Raises CaseFailed with the last of what it said.
+    """
+    given = [f"{k}={v}" for k, v in (variables or {}).items()]
     with tempfile.TemporaryDirectory(prefix="reelpool-bench-") as folder:
-        config, out = Path(folder) / "config.json", Path(folder) / "result.json"
-        config.write_text(json.dumps(case.config))
+        path, out = Path(folder) / "config.json", Path(folder) / "result.json"
+        counters = Path(folder) / "counters"
+        counters.mkdir()
+        path.write_text(json.dumps(config | {"counters": str(counters)}))
         with open(Path(folder) / "log", "w+b") as log:
             process = subprocess.Popen(
-                [case.python, str(RUNNER), str(config), str(out)],
+                [*(["env", *given] if given else []), python, str(program), str(path), str(out)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
             watch = metrics.MemoryWatch(process.pid, interval_s)
+            limit = config["limit_s"]
             try:
-                code = process.wait(timeout=case.config["limit_s"] + 120)
+                code = process.wait(timeout=None if limit is None else limit + 120)
             except subprocess.TimeoutExpired:
                 code = None
             finally:
@@ -68,7 +89,7 @@ def run_case(case: Case, interval_s: float) -> tuple[dict, metrics.MemoryWatch]:
                 log.seek(0)
                 said = log.read().decode(errors="replace").strip().splitlines()[-12:]
                 how = "did not end in time" if code is None else f"ended with status {code}"
-                raise CaseFailed("\n".join([f"{case.label} ({case.what}) {how}", *said]))
+                raise CaseFailed("\n".join([f"{name} {how}", *said]))
         return json.loads(out.read_text()), watch
 
 
@@ -175,6 +196,17 @@ def _finish(results: list[Result]) -> None:
 
 def environment(facts: Facts, command: str) -> dict[str, Any]:
     """What the figures depend on; no path, no token."""
+    about = {
+        "dataset": facts.name,
+        "fps": facts.fps,
+        "episodes": len(facts.episodes),
+        "frames": sum(facts.lengths),
+    }
+    return machine(about, command)
+
+
+def machine(about: dict[str, Any], command: str) -> dict[str, Any]:
+    """The machine and the versions, with `about` in their midst."""
     from .. import env
 
     model = next(
@@ -193,10 +225,7 @@ def environment(facts: Facts, command: str) -> dict[str, Any]:
         "kernel": platform.release(),
         "system": _system(),
         "python": platform.python_version(),
-        "dataset": facts.name,
-        "fps": facts.fps,
-        "episodes": len(facts.episodes),
-        "frames": sum(facts.lengths),
+        **about,
         "command": command,
         "date": time.strftime("%Y-%m-%d"),
     }

@@ -1,0 +1,474 @@
+"""A scenario from options to result files, each implementation in a process and folder of its own.
+
+Result names are those of LeRobot's benchmarks; docs/benchmarking.md explains every key.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import json
+import math
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..distributed import resolve_rank
+from . import metrics, scenarios, session
+from .floor import Floor, warm_page_cache
+from .suite_options import SCENARIOS
+
+CHILD = Path(__file__).with_name("suite_runner.py")
+WARM_LIMIT = 4 << 30
+
+
+class SuiteUnusable(Exception):
+    """Nothing can be measured; the text says why and what to do."""
+
+
+class Terminated(Exception):
+    """The scheduler ends this job."""
+
+
+@dataclass
+class Plan:
+    """One scenario of one implementation on this rank."""
+
+    scenario: str
+    impl: str
+    labels: dict[str, Any]  # keys of the record that are known before
+    config: dict[str, Any]  # for suite_runner.py
+    tag: str
+    folder: Path
+    python: str
+    variables: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        """In messages."""
+        return f"{self.scenario}, {self.impl}"
+
+
+# -- what to measure --
+
+
+def select_node_episodes(meta: Any, num_partitions: int, index: int, cap: int) -> list[int]:
+    """A node's share: episodes grouped by shared video files (data files where there is no video;
+    single episodes when there are fewer groups than nodes), the longest group first to the
+    lightest node; the first `cap` of them (0: all). ValueError for more nodes than episodes."""
+    from ..sampler import group_episodes_by_files, partition_episodes
+
+    if not 0 <= index < num_partitions:
+        raise ValueError(f"partition {index} of {num_partitions} is not possible")
+    table, keys = meta.episodes, list(meta.video_keys)
+    prefixes = [f"videos/{k}" for k in keys] or ["data"]
+    files = [
+        list(zip([p] * meta.total_episodes, table[f"{p}/chunk_index"], table[f"{p}/file_index"]))
+        for p in prefixes
+    ]
+    groups = group_episodes_by_files([list(ids) for ids in zip(*files)])
+    if len(groups) < num_partitions:
+        groups = [[i] for i in range(meta.total_episodes)]
+    lengths = [int(n) for n in table["length"]]
+    bins = partition_episodes([sum(lengths[i] for i in g) for g in groups], num_partitions)
+    chosen = sorted(i for g in bins[index] for i in groups[g])
+    return chosen[:cap] if cap else chosen
+
+
+def _config(args: argparse.Namespace, impl: str, streaming: bool) -> dict[str, Any]:
+    """What both benchmarks tell suite_runner.py."""
+    own = impl == "reelpool_loader"
+    return {
+        "impl": impl,
+        "loader": "streaming" if streaming else "map_style",
+        "mode": getattr(args, "mode", "single"),
+        "dtype": args.dtype,
+        "device": args.device,
+        "video_decode_device": args.video_decode_device,
+        "batch_size": args.batch_size,
+        "num_workers": 0 if own else args.num_workers,
+        "num_threads": args.num_threads,
+        "maxworkers": False,
+        "prefetch_factor": args.prefetch_factor,
+        "buffer_size": args.buffer_size,
+        "episode_pool_size": args.episode_pool_size,
+        "max_buffer_input_shards": args.max_buffer_input_shards,
+        "video_decoder_cache_size": args.video_decoder_cache_size,
+        "duration_s": args.duration_s,
+        "num_batches": args.num_batches,
+        "warmup_batches": args.warmup_batches,
+        "probe_samples": args.probe_samples,
+        "probe_warmup": args.probe_warmup,
+        "seed": args.seed,
+        "tolerance_s": 1e-3,
+        "limit_s": None,
+        "episodes": None,
+        "repo_id": args.repo_id,
+        "root": str(args.root) if args.root else None,
+        "revision": args.revision,
+        "data_files_root": None,
+    }
+
+
+def _plan(scenario: str, args: argparse.Namespace, impl: str, config: dict, tag: str) -> Plan:
+    python = args.lerobot_python if impl == "lerobot" and args.lerobot_python else sys.executable
+    variables = {"TOKENIZERS_PARALLELISM": "false"}
+    if config["video_decoder_cache_size"]:
+        variables["LEROBOT_VIDEO_DECODER_CACHE_SIZE"] = str(config["video_decoder_cache_size"])
+    labels = {
+        "scenario": scenario,
+        "impl": impl,
+        **{k: config[k] for k in ("loader", "mode", "dtype", "repo_id", "data_files_root")},
+        **{k: config[k] for k in ("batch_size", "num_workers", "prefetch_factor", "device")},
+        **{k: config[k] for k in ("video_decode_device", "video_decoder_cache_size", "seed")},
+        "warmup_batches": config["warmup_batches"],
+    }
+    folder = args.out_dir / impl
+    return Plan(scenario, impl, labels, config, tag, folder, python, variables)
+
+
+def dataloading_tag(scenario: str, batch: int, workers: int, rank: int, world: int) -> str:
+    """Base name of a result of benchmark_dataloading.py."""
+    return f"{scenario}_bs{batch}_w{workers}_r{rank}of{world}"
+
+
+def plan_dataloading(args: argparse.Namespace, rank: int, world: int) -> list[Plan]:
+    """One plan per implementation. Raises SuiteUnusable."""
+    kind = SCENARIOS[args.scenario]
+    episodes = None
+    if kind.kind == "map_style":
+        if args.local_root is None:
+            raise SuiteUnusable(
+                f"{args.scenario} needs --local_root: the folder of a local LeRobotDataset copy"
+            )
+        episodes = _node_share(args)
+    plans = []
+    for impl in args.impl:
+        config = _config(args, impl, kind.kind == "streaming")
+        if kind.kind == "map_style":
+            place = {"repo_id": args.map_repo_id, "root": str(args.local_root), "revision": None}
+            config |= place | {"episodes": episodes, "maxworkers": kind.maxworkers}
+        elif kind.bucket:
+            config["data_files_root"] = args.data_files_root
+        tag = dataloading_tag(args.scenario, args.batch_size, config["num_workers"], rank, world)
+        plans.append(_plan(args.scenario, args, impl, config, tag))
+    return plans
+
+
+def _node_share(args: argparse.Namespace) -> list[int]:
+    from ..metadata import LeRobotDatasetMetadata
+
+    meta = LeRobotDatasetMetadata(args.map_repo_id, root=args.local_root)
+    try:
+        return select_node_episodes(
+            meta, args.num_partitions, args.partition_index, args.max_episodes
+        )
+    except ValueError as error:
+        raise SuiteUnusable(f"{error}: see --num_partitions and --partition_index") from None
+
+
+def plan_streaming(args: argparse.Namespace) -> list[Plan]:
+    """One plan per implementation of benchmark_streaming.py."""
+    plans = []
+    for impl in args.impl:
+        config = _config(args, impl, True) | {"data_files_root": args.data_files_root}
+        device = args.video_decode_device.replace(":", "")
+        size = f"bs{args.batch_size}_w{config['num_workers']}"
+        plan = _plan("stream", args, impl, config, f"{args.source}_{args.mode}_{size}_{device}")
+        plan.labels |= {"source": args.source, "buffer_size": args.buffer_size}
+        plans.append(plan)
+    return plans
+
+
+# -- measuring --
+
+
+@contextlib.contextmanager
+def terminated_by_scheduler() -> Iterator[None]:
+    """SIGTERM as an exception: the process under test has a group of its own and must be ended."""
+
+    def stop(_: int, __: Any) -> None:
+        raise Terminated("SIGTERM: cancelled, or out of time")
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def run_plans(plans: list[Plan], args: argparse.Namespace, command: str) -> list[dict]:
+    """All implementations in turn; a record for each, with `failed` where there are no figures.
+
+    Raises SuiteUnusable if none can run here, Terminated after writing what there is.
+    """
+    plans = _importable(plans)
+    rank, world = resolve_rank()
+    for plan in plans:
+        _prepare(plan)
+    floor = _Floor(plans[0].config, args.floor_s)
+    records = []
+    try:
+        with terminated_by_scheduler():
+            for plan in plans:
+                print(f"{plan.name}: rank {rank} of {world}", file=sys.stderr, flush=True)
+                plan.labels |= {"rank": rank, "world_size": world}
+                records.append(_run(plan, floor, command))
+    finally:
+        floor.close()
+    return records
+
+
+def _importable(plans: list[Plan]) -> list[Plan]:
+    found = []
+    for plan in plans:
+        module = "lerobot" if plan.impl == "lerobot" else "torch"
+        if scenarios._importable(plan.python, sys.executable, module):
+            found.append(plan)
+        else:
+            hint = "; --lerobot_python EXE" if module == "lerobot" else ": pip install torch"
+            print(f"not measured: {plan.impl}: no {module} here{hint}", file=sys.stderr)
+    if not found:
+        raise SuiteUnusable("nothing to measure: no implementation can be imported")
+    return found
+
+
+def _prepare(plan: Plan) -> None:
+    """The folder, before anything is measured, without results of an earlier run."""
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    for suffix in (".json", ".csv", ".failed.json"):
+        (plan.folder / f"{plan.tag}{suffix}").unlink(missing_ok=True)
+    probe = plan.folder / f".{plan.tag}.writable"
+    probe.touch()
+    probe.unlink()
+
+
+class _Floor:
+    """The bare decoder on the files that are read, where they are local; `why` where not."""
+
+    def __init__(self, config: dict, seconds: float) -> None:
+        self.kind = "seq" if config["loader"] == "streaming" else "random"
+        self.floor: Floor | None = None
+        self.why = "--floor_s 0" if seconds <= 0 else None
+        root = Path(config["root"]) if config["root"] else None
+        if self.why is None and (root is None or _is_remote(config["data_files_root"])):
+            self.why = "the files are remote"
+        if self.why is not None or root is None:
+            return
+        try:
+            facts = scenarios.read_facts(config["repo_id"], root)
+        except scenarios.DatasetUnusable as error:
+            self.why = str(error).splitlines()[0]
+            return
+        files = _files_read(facts, config["episodes"])
+        missing = next((f for f in files if not Path(f).is_file()), None)
+        if missing is not None:
+            self.why = "the video files are not local"
+            return
+        from ..env import granted_cpus
+
+        warm_page_cache(files, WARM_LIMIT)
+        first = [next(f for f in files if f in facts.files(c)) for c in facts.cameras]
+        self.floor = Floor(first, granted_cpus(), seconds)
+
+    def measure(self) -> dict[str, Any] | None:
+        """Frames/s and CPU time now; None where there is no floor."""
+        return None if self.floor is None else self.floor.measure(self.kind)
+
+    def close(self) -> None:
+        """Remove what was built."""
+        if self.floor is not None:
+            self.floor.close()
+
+
+def _is_remote(place: str | None) -> bool:
+    return place is not None and "://" in place
+
+
+def _files_read(facts: scenarios.Facts, episodes: list[int] | None) -> list[str]:
+    chosen = None if episodes is None else set(episodes)
+    rows = [e for e in facts.episodes if chosen is None or e["episode_index"] in chosen]
+    return list(dict.fromkeys(e["videos"][c][0] for e in rows for c in facts.cameras))
+
+
+def _run(plan: Plan, floor: _Floor, command: str) -> dict:
+    """Measure, write; the record. Raises Terminated after writing that it failed."""
+    record: dict[str, Any]
+    try:
+        before = floor.measure()
+        raw, watch = session.run_child(
+            plan.python, CHILD, plan.config, _interval(plan), plan.name, plan.variables
+        )
+        record = figures(plan, raw, watch)
+        after = floor.measure()
+        if before is not None and after is not None and floor.floor is not None:
+            record |= session.against_floor(record, before, after)
+            record["floor_source"] = floor.floor.source
+        else:
+            lost = ("floor_frames_per_s", "floor_ratio", "cpu_floor_ratio")
+            record |= dict.fromkeys(lost)
+            record["null_reasons"] |= dict.fromkeys(lost, floor.why)
+    except (session.CaseFailed, ValueError) as error:
+        record = plan.labels | {"failed": str(error)}
+        print(f"FAILED: {error}", file=sys.stderr, flush=True)
+    except (Terminated, KeyboardInterrupt) as error:
+        write(plan, plan.labels | {"failed": str(error) or "interrupted", "command": command})
+        raise
+    facts = record.pop("facts", None)
+    record["env"] = session.machine(facts or {"dataset": plan.config["repo_id"]}, command)
+    record["command"] = command
+    write(plan, record)
+    return record
+
+
+def _interval(plan: Plan) -> float:
+    return min(0.5, max(0.05, plan.config["duration_s"] / 8))
+
+
+# -- the record --
+
+
+def latency_quantiles(raw: dict, warmup: int) -> list[float]:
+    """Milliseconds per sample at 0, 1, ... 100 % of the gaps of the window, nearest rank."""
+    arrivals, sizes = raw["arrivals"], raw["sizes"]
+    steady = zip(arrivals[warmup:], arrivals[warmup + 1 :], sizes[warmup + 1 :])
+    gaps = sorted((b - a) / n * 1e3 for a, b, n in steady)
+    return [round(metrics.nearest_rank(gaps, percent), 4) for percent in range(101)]
+
+
+def figures(plan: Plan, raw: dict, watch: metrics.MemoryWatch) -> dict[str, Any]:
+    """The record of a run; every key that is None has its reason in `null_reasons`."""
+    facts, config = raw["facts"], plan.config
+    lengths = facts["lengths"]
+    if config["episodes"] is not None:
+        lengths = [lengths[e] for e in config["episodes"]]
+    case = {**config, "cameras": facts["cameras"]}
+    summary = metrics.summarize(raw | {"probe": {}}, case, lengths)
+    watch.forget_after(raw["measured_until"])
+    streaming, order = config["loader"] == "streaming", raw["order"]
+    steps = metrics.IMAGE_STEPS[config["mode"]]
+    record = plan.labels | {
+        "device": raw["device"],
+        "episode_pool_size": config["episode_pool_size"] if streaming else None,
+        "max_buffer_input_shards": _lanes(config, order) if streaming else None,
+        "loaded_episodes": len(lengths),
+        "num_shards": raw["num_shards"] if streaming else None,
+        "num_cameras": len(facts["cameras"]),
+        "image_shape": facts["image_shape"],
+        "fps": facts["fps"],
+        "num_threads": raw["threads"],
+        "order": order or None,
+        "epochs": raw["epochs"],
+        "frames_measured": summary["samples_measured"] * steps,
+        **summary,
+        **watch.peaks(raw["own_peak_rss_bytes"]),
+        **_probe_figures(raw["probe"]),
+        "video_decoder_cache": raw["cache"],
+        **_waits(raw),
+        "batch_shape": raw["batch_shape"],
+        "versions": raw["versions"],
+    }
+    record["null_reasons"] = _reasons(record, config, raw["probe"])
+    record["series"] = {
+        "latency_ms_at_percent": latency_quantiles(raw, config["warmup_batches"]),
+        "samples_per_s": [[round(t, 3), round(v, 2)] for t, v in metrics.series(raw)],
+        "rss_gb": [[round(t, 2), round(rss / 1e9, 4)] for t, rss, _ in watch.samples if rss],
+    }
+    record["facts"] = {
+        "dataset": config["repo_id"],
+        "fps": facts["fps"],
+        "episodes": len(lengths),
+        "frames": sum(lengths),
+    }
+    return record
+
+
+def _lanes(config: dict, order: dict) -> int | None:
+    return config["max_buffer_input_shards"] or order.get("C")
+
+
+def _probe_figures(found: dict) -> dict[str, Any]:
+    fetch, read = found.get("fetch_pct"), found.get("read_pct")
+    rate = found.get("samples_per_s")
+    return {
+        "single_proc_samples_per_s": None if rate is None else round(rate, 2),
+        "fetch_pct": None if fetch is None else round(fetch, 1),
+        "decode_pct": None if fetch is None else round(100 - fetch, 1),
+        "read_pct": None if read is None else round(read, 1),
+        "probe_skipped": found.get("skipped"),
+        "probe_error": found.get("error"),
+    }
+
+
+def _waits(raw: dict) -> dict[str, Any]:
+    """Share of the consumer's time that it waited for a batch, and moved one to the device."""
+    both = raw["wait_s"] + raw["move_s"]
+    if both <= 0:
+        return {"wait_pct": None, "move_pct": None}
+    wait = 100 * raw["wait_s"] / both
+    return {"wait_pct": round(wait, 2), "move_pct": round(100 - wait, 2)}
+
+
+def _reasons(record: dict, config: dict, probe: dict) -> dict[str, str]:
+    """Why a key is None, for all that are."""
+    streaming = config["loader"] == "streaming"
+    sampler = "the DataLoader's sampler makes the order"
+    known = {
+        "data_files_root": "the data lies beside its meta/",
+        "episode_pool_size": "the class's own window" if streaming else "map-style",
+        "max_buffer_input_shards": "LeRobot's own shards" if streaming else "map-style",
+        "num_shards": "the class does not tell" if streaming else "map-style",
+        "video_decoder_cache_size": "the class's own",
+        "num_threads": "LeRobot's own",
+        "order": "LeRobot's own order" if config["impl"] == "lerobot" and streaming else sampler,
+        "video_decoder_cache": "LeRobot 0.6.1 counts nothing"
+        if config["impl"] == "lerobot"
+        else "counted by the streaming class in a DataLoader",
+        "read_pct": probe.get("reason") or "LeRobot does not tell reading from decoding",
+        "image_shape": "no camera",
+        "shuffle_randomness_frac": "no episode_index in the batches",
+        "probe_error": "every frame could be read",
+        "wait_pct": "no batch after the warm-up",
+        "move_pct": "no batch after the warm-up",
+        "reuse": "no picture was decoded",
+    }
+    for key in ("single_proc_samples_per_s", "fetch_pct", "decode_pct", "probe_skipped"):
+        known[key] = probe.get("reason", "")
+    if "reason" in probe and not probe.get("error"):
+        known["probe_error"] = probe["reason"]
+    return {k: known.get(k) or "not measured" for k, v in record.items() if v is None}
+
+
+def write(plan: Plan, record: dict) -> None:
+    """TAG.json and TAG.csv, or TAG.failed.json."""
+    name = f"{plan.tag}.failed.json" if "failed" in record else f"{plan.tag}.json"
+    path = plan.folder / name
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(_finite(record), indent=1) + "\n")
+    part.replace(path)
+    if "failed" in record:
+        return
+    flat = {
+        k: json.dumps(v) if isinstance(v, (dict, list)) else v
+        for k, v in record.items()
+        if k != "series"
+    }
+    with open(path.with_suffix(".csv"), "w", newline="") as stream:
+        writer = csv.DictWriter(stream, list(flat))
+        writer.writeheader()
+        writer.writerow(flat)
+
+
+def _finite(value: Any) -> Any:
+    """NaN and infinity are no JSON."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    return value
