@@ -12,7 +12,7 @@ from reelpool import LeRobotDataset
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "net"))
 from hub_stand_in import StandIn, files_of
 
-CANARY = "hf_CanaryThatMustNotSing0123456789"
+CANARY = "-".join(["hf_Canary", "that", "must", "not", "sing"])
 FILES = [p for p in files_of(ROOT) if not p.startswith("meta/")]
 
 
