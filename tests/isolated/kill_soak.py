@@ -32,6 +32,7 @@ from demo_sets import ROOT
 
 SIZE = 12  # samples of a global batch: divided by 1, 2, 3, 4 ranks
 MOST_RANKS = 4
+WRITERS = (-1, 2, 0, 1, -1, 0, 3)  # workers of rank 0, run by run: its states are the checkpoints
 GONE_S = 30  # a rank whose worker was killed must fail by itself, and orphans must go
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -90,7 +91,7 @@ class Job(NamedTuple):
 
 def open_stream(job, shape, rank, world):
     return reelpool.StreamingLeRobotDataset(
-        "reelpool/demo", root=ROOT, episodes=job.episodes, return_uint8=True, seed=11, window=96,
+        "reelpool/demo", root=ROOT, episodes=job.episodes, return_uint8=True, seed=11, window=60 if job.every else 96,
         unit=8, num_threads=shape.threads, memory_budget=shape.memory, rank=rank, world_size=world,
         batch_size=SIZE // world,
     )  # fmt: skip
@@ -173,6 +174,7 @@ def start(job, run, chance, until):
     world = chance.choice([1, 2, 3, 4])
     shapes = [Shape.draw(chance) for _ in range(world)]
     begin = job.checkpoint()[0]
+    shapes[0] = shapes[0]._replace(workers=WRITERS[run % len(WRITERS)])
     print(f"run {run} from step {begin}, world {world}: {[tuple(shape) for shape in shapes]}")
     sys.stdout.flush()
     for rank in range(world):

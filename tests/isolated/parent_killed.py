@@ -1,10 +1,8 @@
 """kill -9 of the process that reads from DataLoader workers: they end, leaving nothing behind.
 
-parent_killed.py METHOD. The parent is a forked child of this script, which adopts its orphans.
+parent_killed.py METHOD. The parent is a forked child of this script.
 """
 
-import contextlib
-import ctypes
 import os
 import signal
 import sys
@@ -16,7 +14,6 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "py"))
 from samples import samples
 from worker_killed import open_loader
 
-PR_SET_CHILD_SUBREAPER = 36
 GONE_S = 30  # torch's workers look for their parent every 5 seconds
 
 
@@ -33,9 +30,16 @@ def read(method, pipe):
                 time.sleep(1000)
 
 
+def runs(pid):
+    """Whether a process, ours or a forkserver's, is still there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 def main(method):
     before = set(os.listdir("/dev/shm"))
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     reading, writing = os.pipe()
     parent = os.fork()
     if parent == 0:
@@ -50,14 +54,8 @@ def main(method):
     os.kill(parent, signal.SIGKILL)
     assert os.waitpid(parent, 0)[1] == signal.SIGKILL
     deadline = time.monotonic() + GONE_S
-    left = set(workers)
-    while left:
+    while left := [pid for pid in workers if runs(pid)]:
         assert time.monotonic() < deadline, f"workers {left} go on without their parent"
-        for pid in list(left):
-            with contextlib.suppress(ChildProcessError):  # a forkserver has reaped it
-                if os.waitpid(pid, os.WNOHANG) == (0, 0):
-                    continue
-            left.discard(pid)
         time.sleep(0.02)
     tags = [f"_{pid}_" for pid in (parent, *workers)]
     new = [n for n in set(os.listdir("/dev/shm")) - before if any(tag in n for tag in tags)]
