@@ -145,6 +145,8 @@ def plan_dataloading(args: argparse.Namespace, rank: int, world: int) -> list[Pl
             raise SuiteUnusable(
                 f"{args.scenario} needs --local_root: the folder of a local LeRobotDataset copy"
             )
+        if not (args.local_root / "meta/info.json").is_file():
+            raise SuiteUnusable(f"--local_root {args.local_root}: no meta/info.json in it")
         episodes = _node_share(args)
     plans = []
     for impl in args.impl:

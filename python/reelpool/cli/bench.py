@@ -69,6 +69,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="compare how orders mix DATASET (none: the test set of 2,000 episodes); no decoding",
     )
+    add(
+        "--merge",
+        type=Path,
+        metavar="DIR",
+        help="measure nothing: put all results below DIR together, of all ranks and runs",
+    )
     add("--impl", type=_list(impls), default=impls, help=f"readers: {','.join(impls)}")
     add(
         "--loader",
@@ -127,7 +133,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             metavar="METRIC=VALUE",
             help=f"exit 1 if a reelpool case has {less}; may be repeated",
         )
-    add("--out_dir", type=Path, default=Path("bench_out"), help="for the results")
+    add("--out_dir", type=Path, help="for the results (default: bench_out; --merge: DIR)")
 
 
 def _fill(args: argparse.Namespace, embedded: bool) -> None:
@@ -140,6 +146,7 @@ def _fill(args: argparse.Namespace, embedded: bool) -> None:
     args.num_workers = args.num_workers or (cpus,)
     args.batch_size = args.batch_size or (16 if embedded else 64)
     args.duration_s = args.duration_s or (1.5 if embedded else 10.0)
+    args.out_dir = args.out_dir or Path("bench_out")
     args.floor_s = 0.4 if embedded else min(5.0, max(0.5, args.duration_s / 8))
 
 
@@ -147,6 +154,8 @@ def run(args: argparse.Namespace) -> int:
     """Measure, write the files, print the table."""
     from ..bench import report, scenarios, session
 
+    if args.merge:
+        return _merge(args)
     if args.quality:
         return _quality(args)
     embedded = args.dataset is None and args.root is None
@@ -182,6 +191,42 @@ def run(args: argparse.Namespace) -> int:
     page.write_text(report.build(results, floors, env, absent, _data_uri(sheet)))
     written += [page, *([sheet] if sheet else [])]
     return _finish(args, facts, results, floors, env, absent, written)
+
+
+def _merge(args: argparse.Namespace) -> int:
+    """Put results together; CHECK_FAILED for missing ranks, failures of ours, missed targets."""
+    from ..bench import merge, merge_page, session
+
+    try:
+        merged = merge.read(args.merge)
+    except merge.MergeFailed as error:
+        raise console.Unusable(str(error)) from None
+    out = args.out_dir or args.merge
+    page = merge_page.build(merged, session.command_line())
+    written = merge.write(merged, out, page, merge_page.chart(merged))
+    own = [g for g in merged.groups if g.impl.startswith("reelpool")]
+    named = [(f"{g.label}, {g.work}", g.figures) for g in own]
+    missed = _missed_by(named, args.minimum, args.maximum)
+    if not named and (args.minimum or args.maximum):
+        missed.append("no result of reelpool to hold against --min and --max")
+    head, rows = merge_page.table_of(merged.groups, merge_page.COLUMNS[:6])
+    lines = [
+        console.columns(head, rows) if rows else "no result with figures",
+        "",
+        *merged.notes(),
+        *[f"MISSED: {m}" for m in missed],
+        f"written: {written[0]} and {len(written) - 1} files beside it",
+    ]
+    document = {
+        "results": [g.figures for g in merged.groups],
+        "notes": merged.notes(),
+        "missed": missed,
+        "files": [str(p) for p in written],
+    }
+    console.show(args, "\n".join(lines), document)
+    lost = any(g.missing for g in merged.groups) or merged.unreadable
+    lost = lost or any(f["impl"] != "lerobot" for f in merged.failed)
+    return console.CHECK_FAILED if missed or lost else console.OK
 
 
 def _quality(args: argparse.Namespace) -> int:
@@ -224,7 +269,7 @@ def _quality(args: argparse.Namespace) -> int:
     }
     missed = _missed_by([(r["order"], r) for r in records if r["ours"]], args.minimum, args.maximum)
     head, rows = quality_plot.rows_of(records)
-    out = args.out_dir
+    out = args.out_dir or Path("bench_out")
     files = [out / f"quality.{kind}" for kind in ("json", "html", "svg")]
     document = about | {"orders": records, "missed": missed, "files": [str(f) for f in files]}
     out.mkdir(parents=True, exist_ok=True)
