@@ -188,6 +188,10 @@ static int take_sets(struct engine_object *self, PyObject *run_set, PyObject *to
         return -1;
     }
     desc->n_sets = (int)(self->view[self->n_views - 1].len / 8);
+    if (desc->n_sets < 1) {
+        PyErr_SetString(PyExc_ValueError, "tolerance: one number per data set is needed");
+        return -1;
+    }
     if (run_set != Py_None) {
         desc->run_set = borrow(self, run_set, 4, desc->n_runs, "run_set");
     }
