@@ -26,10 +26,19 @@ bool rp_index_pin_locked(rp_loader *loader, int32_t file)
         int32_t at = (table->queue_head + table->queue_len) % loader->desc->n_files;
         table->queue[at] = file;
         table->queue_len++;
-        table->working++;
         entry->state = INDEX_QUEUED;
     }
     return entry->state == INDEX_READY || entry->state == INDEX_FAILED;
+}
+
+/* A failed index that nobody waits for is tried again by the next who asks. */
+static void forget_failed(struct index_entry *entry)
+{
+    if (entry->pins == 0 && entry->state == INDEX_FAILED) {
+        rp_free(entry->error);
+        entry->error = NULL;
+        entry->state = INDEX_NONE;
+    }
 }
 
 void rp_index_unpin_locked(rp_loader *loader, int32_t file)
@@ -37,11 +46,7 @@ void rp_index_unpin_locked(rp_loader *loader, int32_t file)
     struct index_entry *entry = &loader->indexes.entry[file];
     assert(entry->pins > 0);
     entry->pins--;
-    if (entry->pins == 0 && entry->state == INDEX_FAILED) { /* tried again by the next who asks */
-        rp_free(entry->error);
-        entry->error = NULL;
-        entry->state = INDEX_NONE;
-    }
+    forget_failed(entry);
 }
 
 static rp_status read_part(rp_files *files, int i, const struct rp_byte_range *part, rp_buf **out,
@@ -171,10 +176,10 @@ static void evict_locked(rp_loader *loader, struct dead_index *dead, int cap_dea
     }
 }
 
-static void wake_waiting_batches_locked(rp_loader *loader)
+static void wake_waiting_batches_locked(rp_loader *loader, int32_t file)
 {
     for (struct batch *b = loader->batches; b != NULL; b = b->next) {
-        if (b->state == BATCH_INDEXING) {
+        if (b->state == BATCH_INDEXING && b->awaits == file) {
             b->state = BATCH_QUEUED;
         }
     }
@@ -210,9 +215,8 @@ void rp_index_work(rp_loader *loader, int32_t file)
         table->bytes += bytes_of(entry);
         evict_locked(loader, dead, 16, &n_dead);
     }
-    if (--table->working == 0) {
-        wake_waiting_batches_locked(loader);
-    }
+    wake_waiting_batches_locked(loader, file);
+    forget_failed(entry);
     rp_lock_release(&loader->lock);
     while (n_dead > 0) {
         n_dead--;

@@ -26,7 +26,6 @@ struct index_table {
     struct index_entry *entry; /* n_files */
     int32_t *queue;            /* ring of files to index, n_files places */
     int32_t queue_head, queue_len;
-    int32_t working; /* queued or worked on */
     int64_t bytes;
     uint64_t clock;
 };

@@ -28,7 +28,10 @@ static bool pin_files(rp_loader *loader, struct batch *batch)
         for (int c = 0; c < desc->n_cameras; c++) {
             int32_t *pinned = &batch->files[i * desc->n_cameras + c];
             int32_t file = desc->camera[c].run_file[run], before = *pinned;
-            ready = rp_index_pin_locked(loader, file) && ready;
+            if (!rp_index_pin_locked(loader, file)) {
+                ready = false;
+                batch->awaits = file; /* the last: indexes are made in the order they are asked */
+            }
             if (before >= 0) { /* after pinning: a failed index must not be forgotten and retried */
                 rp_index_unpin_locked(loader, before);
             }

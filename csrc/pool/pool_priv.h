@@ -24,6 +24,7 @@ struct run;
 struct want {
     struct batch *batch;
     struct want *next;     /* of its run, or of its parked picture */
+    struct want **link;    /* what points to it there */
     struct run *run;       /* pending or under way; NULL: none */
     struct parked *parked; /* its picture waits here */
     rp_frame *frame;       /* held for conversion by the worker that fills or decodes */
@@ -103,6 +104,7 @@ struct batch {
     int64_t cap_rows;
     int32_t *files; /* n * cameras, -1: not pinned */
     int64_t cap_files;
+    int32_t awaits;      /* while INDEXING: the file whose index is waited for */
     struct fault *fault; /* n; NULL unless the loader substitutes */
     int64_t cap_faults;
     size_t *offsets; /* of the fields */
@@ -166,10 +168,11 @@ struct rp_loader {
     bool starved; /* no memory for the only batch of the stream */
     uint64_t next_ticket;
     int64_t last_progress_ns;
-    int busy;              /* items under way */
-    int64_t block_limit;   /* blocks the stream may map without being asked again */
-    int64_t blocks_mapped; /* by stream batches */
-    uint64_t releases;     /* blocks that came back */
+    int busy;                /* items under way */
+    int64_t block_limit;     /* blocks the stream may map without being asked again */
+    int64_t blocks_mapped;   /* by stream batches */
+    int64_t blocks_unmapped; /* of the arena, as last seen */
+    uint64_t releases;       /* blocks that came back */
     bool closing, starting, caller_works;
     struct worker *workers;
     int n_workers;
