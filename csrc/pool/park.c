@@ -34,9 +34,8 @@ static struct parked *find(struct park *park, int32_t file, int64_t sample)
 
 static void claim(struct parked *entry, struct want *want)
 {
-    want->next = entry->wants;
+    rp_want_hang(want, &entry->wants);
     want->parked = entry;
-    entry->wants = want;
 }
 
 bool rp_park_find_locked(struct park *park, struct want *want)
@@ -71,12 +70,7 @@ static void bury(struct park *park, struct parked *entry)
 
 static void unclaim(struct want *want)
 {
-    struct want **link = &want->parked->wants;
-    while (*link != want) {
-        link = &(*link)->next;
-    }
-    *link = want->next;
-    want->next = NULL;
+    rp_want_unhang(want);
     want->parked = NULL;
 }
 

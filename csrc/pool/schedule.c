@@ -135,10 +135,9 @@ rp_status rp_schedule_want_locked(rp_loader *loader, struct want *want, struct r
     if (run == NULL) {
         RP_TRY(new_run(loader, want->file, want->key, &run, err));
     }
-    want->next = run->wants;
+    rp_want_hang(want, &run->wants);
     want->run = run;
     want->written = false;
-    run->wants = want;
     if (want->batch->state == BATCH_FILLING) {
         rp_schedule_need_locked(loader, run, want->batch->ticket);
     }
@@ -283,11 +282,7 @@ struct item rp_schedule_pop_locked(rp_loader *loader)
 static void take_off_run(rp_loader *loader, struct want *want)
 {
     struct run *run = want->run;
-    struct want **link = &run->wants;
-    while (*link != want) {
-        link = &(*link)->next;
-    }
-    *link = want->next;
+    rp_want_unhang(want);
     want->run = NULL;
     if (run->wants == NULL) {
         detach(loader, run);

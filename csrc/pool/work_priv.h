@@ -11,6 +11,26 @@ static inline uint32_t rp_place_hash(int32_t file, int64_t at)
     return (uint32_t)((h * 0x9E3779B97F4A7C15u) >> 32);
 }
 
+/* Into and out of the list of a run or of a parked picture. */
+static inline void rp_want_hang(struct want *want, struct want **list)
+{
+    want->next = *list;
+    want->link = list;
+    if (want->next != NULL) {
+        want->next->link = &want->next;
+    }
+    *list = want;
+}
+
+static inline void rp_want_unhang(struct want *want)
+{
+    *want->link = want->next;
+    if (want->next != NULL) {
+        want->next->link = want->link;
+    }
+    want->next = NULL;
+}
+
 /* loader.c: for those that wait. */
 RP_CHECKED rp_status rp_loader_check_usable(const rp_loader *loader, struct rp_error *err);
 RP_CHECKED rp_status rp_loader_start(rp_loader *loader, struct rp_error *err);
@@ -42,6 +62,10 @@ void rp_batch_fail_locked(rp_loader *loader, struct batch *batch, int32_t order,
  * sends it to have rows replaced. */
 void rp_batch_settle_locked(rp_loader *loader, struct batch *batch, int64_t wants);
 void rp_batch_recycle_locked(rp_loader *loader, struct batch *batch);
+/* Nobody will take this batch of a ticket. */
+void rp_batch_cancel_ticket_locked(rp_loader *loader, struct batch *batch);
+/* A block is free: batches that wait for one try again. */
+void rp_batch_wake_blocked_locked(rp_loader *loader);
 RP_CHECKED rp_status rp_batch_hand_over_locked(rp_loader *loader, struct batch *batch,
                                                rp_batch **out, struct rp_error *err);
 void rp_batches_free(rp_loader *loader);
