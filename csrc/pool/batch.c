@@ -62,6 +62,8 @@ rp_status rp_batch_take_free_locked(rp_loader *loader, struct batch **out, struc
         batch->next = loader->batches;
         loader->batches = batch;
     }
+    rp_free(batch->times);
+    batch->times = NULL;
     batch->stream = batch->cancelled = batch->abandoned = batch->due = batch->may_grow = false;
     batch->located = batch->mending = batch->chosen = false;
     batch->pending = batch->n = batch->done = batch->repeated = 0;
@@ -87,8 +89,6 @@ rp_status rp_batch_room(struct batch *batch, int64_t n, struct rp_error *err)
 rp_status rp_batch_set_rows(struct batch *batch, const int64_t *rows, const double *times,
                             int64_t n, struct rp_error *err)
 {
-    rp_free(batch->times);
-    batch->times = NULL;
     if (times != NULL) {
         batch->times = rp_calloc((size_t)n, sizeof(*times));
         if (batch->times == NULL) {
@@ -240,7 +240,20 @@ void rp_batch_settle_locked(rp_loader *loader, struct batch *batch, int64_t want
     rp_cond_broadcast(&loader->done);
 }
 
-/* A block stays with the free batch, for its next use: the arena's lock cannot be taken here. */
+void rp_batch_wake_blocked_locked(rp_loader *loader)
+{
+    loader->releases++;
+    for (struct batch *b = loader->batches; b != NULL; b = b->next) {
+        if (b->state == BATCH_BLOCKED) {
+            b->state = BATCH_DUE;
+        }
+    }
+    rp_cond_broadcast(&loader->work);
+    rp_cond_broadcast(&loader->done);
+}
+
+/* A block stays with the free batch until one that is filled takes it: the arena's lock cannot be
+ * taken here. */
 void rp_batch_recycle_locked(rp_loader *loader, struct batch *batch)
 {
     rp_batch_unpin_locked(loader, batch);
@@ -250,6 +263,20 @@ void rp_batch_recycle_locked(rp_loader *loader, struct batch *batch)
     }
     batch->stream = batch->due = false;
     batch->state = BATCH_FREE;
+    if (batch->block != NULL) {
+        rp_batch_wake_blocked_locked(loader);
+    }
+}
+
+void rp_batch_cancel_ticket_locked(rp_loader *loader, struct batch *batch)
+{
+    batch->cancelled = true;
+    if (batch->state == BATCH_DONE) {
+        rp_batch_recycle_locked(loader, batch);
+    }
+    else if (batch->state == BATCH_STARTING || batch->state == BATCH_FILLING) {
+        rp_schedule_drop_wants_locked(loader, batch); /* else whoever works on it ends it */
+    }
 }
 
 /* The samples that were replaced, by place. */
@@ -315,6 +342,7 @@ rp_status rp_batch_hand_over_locked(rp_loader *loader, struct batch *batch, rp_b
         rp_count(&loader->counters.samples, handed->n);
         rp_count(&loader->counters.batches, 1);
         loader->repeated += batch->repeated;
+        loader->last_progress_ns = rp_now_ns(); /* all may have been done long ago */
         *out = handed;
     }
     rp_batch_recycle_locked(loader, batch);

@@ -4,10 +4,18 @@
  * already, and see that the rest is decoded. */
 
 /* Whether a new block may be mapped for the batch; counts it at once, so that two threads do not
- * both take the last one. */
+ * both take the last one. Blocks that the arena did not keep make room for others. */
 static bool may_map(rp_loader *loader, struct batch *batch)
 {
+    struct rp_arena_stats stats;
+    rp_arena_stats(loader->arena, &stats);
+    int64_t unmapped = stats.grown - stats.blocks;
     rp_lock_acquire(&loader->lock);
+    if (unmapped > loader->blocks_unmapped) {
+        int64_t gone = unmapped - loader->blocks_unmapped;
+        loader->blocks_mapped -= gone < loader->blocks_mapped ? gone : loader->blocks_mapped;
+        loader->blocks_unmapped = unmapped;
+    }
     bool may = !batch->stream || batch->may_grow || loader->blocks_mapped < loader->block_limit;
     if (may && batch->stream) {
         loader->blocks_mapped++;
@@ -29,19 +37,44 @@ static void wait_for_block(rp_loader *loader, struct batch *batch, uint64_t rele
     rp_lock_release(&loader->lock);
 }
 
+/* Batches that were given up keep their blocks, and others may have got these batches since: take
+ * such a block over. NULL: there is none. */
+static rp_block *idle_block(rp_loader *loader, uint64_t *releases)
+{
+    rp_block *block = NULL;
+    rp_lock_acquire(&loader->lock);
+    for (struct batch *b = loader->batches; b != NULL && block == NULL; b = b->next) {
+        if (b->state == BATCH_FREE || (b->stream && !b->due)) {
+            block = b->block;
+            b->block = NULL;
+        }
+    }
+    *releases = loader->releases;
+    rp_lock_release(&loader->lock);
+    return block;
+}
+
+/* As the arena has it: not one of more than twice the size, which others may need. */
+static bool fits(const rp_block *block, size_t bytes)
+{
+    return block->len >= bytes && (block->len / 2 <= bytes || block->len <= 4096);
+}
+
 /* RP_AGAIN: no block is free now, the batch waits. */
 static rp_status take_block(rp_loader *loader, struct batch *batch, struct rp_error *err)
 {
     size_t bytes = batch->stream ? loader->stream_bytes : batch->bytes;
-    if (batch->block != NULL) {
-        if (batch->block->len >= bytes) {
+    uint64_t releases = 0;
+    if (batch->block == NULL) {
+        batch->block = idle_block(loader, &releases);
+    }
+    while (batch->block != NULL) {
+        if (fits(batch->block, bytes)) {
             return RP_OK;
         }
         rp_block_release(&batch->block);
+        batch->block = idle_block(loader, &releases);
     }
-    rp_lock_acquire(&loader->lock);
-    uint64_t releases = loader->releases;
-    rp_lock_release(&loader->lock);
     rp_status status = rp_arena_take(loader->arena, bytes, false, &batch->block, err);
     if (status == RP_AGAIN && may_map(loader, batch)) {
         status = rp_arena_take(loader->arena, bytes, true, &batch->block, err);

@@ -16,6 +16,10 @@ static rp_status check_cameras(const struct rp_dataset_desc *desc, struct rp_err
             RP_FAIL(err, RP_E_ARG, "camera %s: %dx%d pixels, %d steps", camera->key, camera->width,
                     camera->height, camera->window.n);
         }
+        bool depth = camera->type == RP_PIXEL_U16 || camera->depth_table != NULL;
+        if (camera->channels != (depth ? 1 : 3)) { /* so many are written */
+            RP_FAIL(err, RP_E_ARG, "camera %s: %d channels", camera->key, camera->channels);
+        }
         for (int64_t i = 0; i < desc->n_runs; i++) {
             int32_t file = camera->run_file[i];
             if (file < 0 || file >= desc->n_files) {
@@ -53,14 +57,7 @@ static void notice_release(void *cookie)
 {
     rp_loader *loader = cookie;
     rp_lock_acquire(&loader->lock);
-    loader->releases++;
-    for (struct batch *b = loader->batches; b != NULL; b = b->next) {
-        if (b->state == BATCH_BLOCKED) {
-            b->state = BATCH_DUE;
-        }
-    }
-    rp_cond_broadcast(&loader->work);
-    rp_cond_broadcast(&loader->done);
+    rp_batch_wake_blocked_locked(loader);
     rp_lock_release(&loader->lock);
 }
 
@@ -163,6 +160,14 @@ static void loader_run_item(struct worker *worker, const struct item *item)
     __atomic_store_n(&worker->doing, ITEM_NONE, __ATOMIC_RELAXED);
 }
 
+/* An item that begins after a time without any is no sign of a stall. */
+static void begin_item_locked(rp_loader *loader)
+{
+    if (loader->busy++ == 0) {
+        loader->last_progress_ns = rp_now_ns();
+    }
+}
+
 static void *work(void *arg)
 {
     struct worker *worker = arg;
@@ -175,7 +180,7 @@ static void *work(void *arg)
                                rp_now_ns() + IDLE_WAIT_NS); /* loops */
             continue;
         }
-        loader->busy++;
+        begin_item_locked(loader);
         rp_lock_release(&loader->lock);
         loader_run_item(worker, &item);
         rp_lock_acquire(&loader->lock);
@@ -270,7 +275,7 @@ bool rp_loader_help_locked(rp_loader *loader)
         return false;
     }
     loader->caller_works = true;
-    loader->busy++;
+    begin_item_locked(loader);
     rp_lock_release(&loader->lock);
     loader_run_item(&loader->workers[0], &item);
     rp_lock_acquire(&loader->lock);
@@ -393,7 +398,7 @@ rp_status rp_loader_take(rp_loader *loader, uint64_t ticket, int64_t slice_ns, i
             status = rp_batch_hand_over_locked(loader, batch, out, err);
         }
         else if (status != RP_AGAIN) {
-            batch->cancelled = true;
+            rp_batch_cancel_ticket_locked(loader, batch);
         }
     }
     rp_lock_release(&loader->lock);
@@ -407,11 +412,8 @@ void rp_loader_drop(rp_loader *loader, uint64_t ticket)
     }
     rp_lock_acquire(&loader->lock);
     struct batch *batch = find_ticket(loader, ticket);
-    if (batch != NULL && batch->state == BATCH_DONE) {
-        rp_batch_recycle_locked(loader, batch);
-    }
-    else if (batch != NULL) {
-        batch->cancelled = true;
+    if (batch != NULL) {
+        rp_batch_cancel_ticket_locked(loader, batch);
     }
     rp_lock_release(&loader->lock);
 }
