@@ -91,9 +91,9 @@ class Job(NamedTuple):
 
 def open_stream(job, shape, rank, world):
     return reelpool.StreamingLeRobotDataset(
-        "reelpool/demo", root=ROOT, episodes=job.episodes, return_uint8=True, seed=11, window=60 if job.every else 96,
-        unit=8, num_threads=shape.threads, memory_budget=shape.memory, rank=rank, world_size=world,
-        batch_size=SIZE // world,
+        "reelpool/demo", root=ROOT, episodes=job.episodes, return_uint8=True, seed=11,
+        window=60 if job.every else 96, unit=8, num_threads=shape.threads,
+        memory_budget=shape.memory, rank=rank, world_size=world, batch_size=SIZE // world,
     )  # fmt: skip
 
 
