@@ -9,7 +9,7 @@
 Which request meets which fault is drawn from (seed, request, attempt), where a request is (path,
 range) and the attempt counts its repetitions: a run repeats however threads interleave. Faults are
 the functions of this module whose name begins with `fault_`; each gets the handler and returns True
-when it has answered. Path "/r/..." redirects: see `Handler.redirect`.
+when it has answered. `redirects` maps paths to functions.
 """
 
 import contextlib
@@ -46,18 +46,13 @@ class FaultServer:
     """Serves `files` (path to bytes) from a thread until closed; counts and logs requests."""
 
     def __init__(self, files, host="127.0.0.1", tls=None):
-        self.files = dict(files)
-        self.etags = {path: etag_of(data) for path, data in files.items()}
-        self.log = []
-        self.redirects = {}  # path to function(server, seen) -> (status, headers)
-        self.latency_s = 0.0
-        self.accept_ranges = True
+        self._given = dict(files)
         self._lock = threading.Lock()
         self._planned = []  # faults of the requests to come
         self._always = None
         self._mix = None
-        self._attempts = {}
         self._open = set()
+        self.reset()
         server = self
 
         class Bound(Handler):
@@ -133,6 +128,16 @@ class FaultServer:
         with self._lock:
             self._planned, self._always, self._mix = [], None, None
 
+    def reset(self):
+        """As it was made: no faults, redirects or log; the given files."""
+        self.calm()
+        with self._lock:
+            self.log, self._attempts = [], {}
+        self.redirects = {}  # path to function(server, seen) -> (status, headers)
+        self.latency_s, self.accept_ranges = 0.0, True
+        self.files = dict(self._given)
+        self.etags = {path: etag_of(data) for path, data in self._given.items()}
+
     def draw(self, request):
         """The fault that a request meets, or None."""
         with self._lock:
@@ -151,6 +156,7 @@ class FaultServer:
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     faults: FaultServer
     timeout = 60
 
@@ -260,7 +266,7 @@ def fault_reset_body(handler):
 
 def fault_cut(handler):
     first, last, _ = handler.part()
-    handler.send_part(cut=(last - first + 1) // 2)
+    handler.send_part(cut=(last - first + 2) // 2)
     handler.close_connection = True
     return True
 
@@ -274,7 +280,7 @@ def fault_half_close(handler):
 def fault_stall(handler):
     """Half of the body, then silence until the client goes away."""
     first, last, _ = handler.part()
-    handler.send_part(cut=(last - first + 1) // 2)
+    handler.send_part(cut=(last - first + 2) // 2)
     handler.connection.settimeout(30)
     handler.connection.recv(1)
     handler.close_connection = True
@@ -298,7 +304,7 @@ def fault_trickle(handler):
     for at in range(0, len(body), 512):
         handler.wfile.write(body[at : at + 512])
         handler.wfile.flush()
-        time.sleep(0.02)
+        time.sleep(0.005)
     return True
 
 
@@ -313,7 +319,7 @@ def fault_slow_head(handler):
     for byte in head.encode():
         handler.wfile.write(bytes([byte]))
         handler.wfile.flush()
-        time.sleep(0.002)
+        time.sleep(0.0001)
     handler.wfile.write(body)
     return True
 

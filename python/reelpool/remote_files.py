@@ -1,0 +1,163 @@
+"""Whole files of an `http(s)://` root, fetched into reelpool's own cache.
+
+A copy is known by what the server says of the file: URL, size and ETag (or Last-Modified). It is
+written under another name, gets its own once it is whole, and goes on where an earlier try ended.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from . import env
+from .errors import OfflineError, StorageError, UnsupportedMediaError, make_error, redact
+from .roots import check_path
+
+if TYPE_CHECKING:
+    from ._core import HttpClient
+
+CHUNK = 8 << 20  # bytes of one range
+LARGEST_WHOLE = 64 << 20  # bytes of a file from a server without ranges
+READERS = 4
+
+
+class RemoteFiles:
+    """The files below an http(s) root, as local copies below `cache` (default: `env.cache_dir()`).
+
+    `options` are those of `_core.HttpClient`. One object serves any number of threads; processes
+    that share the cache fetch a file once. Pickles without its client.
+    """
+
+    def __init__(self, root: str, cache: Path | None = None, **options: Any) -> None:
+        if not root.startswith(("http://", "https://")):
+            raise ValueError(f"{redact(root)!r} is no http or https root")
+        if "?" in root or "#" in root or "@" in root.split("/", 3)[2]:
+            raise ValueError(f"{redact(root)!r}: a root has no query, fragment or user name")
+        self.root = root.rstrip("/")
+        self.cache = cache if cache is not None else env.cache_dir() / "http"
+        self._options = options
+        self._client: HttpClient | None = None
+
+    def __repr__(self) -> str:
+        return f"RemoteFiles({self.root!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        secret = ("token", "proxy")
+        kept = {k: v for k, v in self._options.items() if k not in secret}
+        return self.__dict__ | {"_client": None, "_options": kept}
+
+    @property
+    def client(self) -> HttpClient:
+        """The HTTP client, made at its first use."""
+        if self._client is None:
+            from ._core import HttpClient
+
+            self._client = HttpClient(**self._options)
+        return self._client
+
+    def close(self) -> None:
+        """End the calls under way and close the connections; the next use opens new ones."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def url(self, name: str) -> str:
+        """URL of a file; raises FormatError for a name that could leave the root."""
+        return f"{self.root}/{quote(check_path(name, self.root))}"
+
+    def fetch(self, name: str) -> Path:
+        """Path of a local copy of the file `name` (relative to the root), fetched if need be.
+
+        Raises the errors of `_core.HttpClient.read`, StorageError when the disk fails,
+        UnsupportedMediaError for a large file of a server without ranges, OfflineError where the
+        network is switched off.
+        """
+        url = self.url(name)
+        if env.hub_offline():
+            raise make_error(OfflineError, f"the network is switched off: {url} is remote",
+                             file=url)  # fmt: skip
+        info = self.client.size(url)
+        version = info["etag"] or info["last_modified"]
+        key = hashlib.sha256(f"{url}\0{version}\0{info['size']}".encode()).hexdigest()
+        target = self.cache / key[:2] / key / Path(name).name
+        if target.is_file() and target.stat().st_size == info["size"]:
+            return target
+        if not info["accepts_ranges"] and info["size"] > LARGEST_WHOLE:
+            raise make_error(
+                UnsupportedMediaError,
+                f"the server serves no ranges, and the file has {info['size']} bytes",
+                file=url,
+            )
+        try:
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with _unfinished(target) as file:
+                if file is not None:
+                    self._fill(file, url, info)
+                    os.replace(target.parent / _part(target), target)
+        except OSError as error:
+            if isinstance(error, StorageError) or error.errno is None:
+                raise
+            raise make_error(
+                StorageError, f"cannot write the copy of {url}: {error.strerror}",
+                file=str(target), status=error.errno,
+            ) from error  # fmt: skip
+        return target
+
+    def _fill(self, file: int, url: str, info: dict[str, Any]) -> None:
+        """Append what is missing; the bytes that are there came in order."""
+        size, etag, date = info["size"], info["etag"], info["last_modified"]
+        if not info["accepts_ranges"]:
+            _write(file, self.client.read(url, 0, size, size, etag, date, True), 0)
+            return
+        done = os.fstat(file).st_size
+        if done > size:
+            os.ftruncate(file, 0)
+            done = 0
+        client, starts = self.client, range(done, size, CHUNK)
+
+        def part(at: int) -> bytearray:
+            return client.read(url, at, min(CHUNK, size - at), size, etag, date)
+
+        for first in range(0, len(starts), READERS):  # so many are in memory
+            group = starts[first : first + READERS]
+            with ThreadPoolExecutor(len(group)) as pool:
+                for at, data in zip(group, pool.map(part, group)):
+                    _write(file, data, at)
+
+
+def _part(target: Path) -> str:
+    return f".{target.name}.part"
+
+
+def _write(file: int, data: bytearray, at: int) -> None:
+    view = memoryview(data)
+    while view:
+        put = os.pwrite(file, view, at)
+        view, at = view[put:], at + put
+
+
+@contextmanager
+def _unfinished(target: Path) -> Iterator[int | None]:
+    """A descriptor of the copy in the making, held by this process alone; None: another was faster
+    and the copy is there.
+    """
+    path = target.parent / _part(target)
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if target.is_file():
+                yield None
+                return
+            if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
+                yield file
+                return
+        finally:
+            os.close(file)
