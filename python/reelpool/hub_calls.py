@@ -42,7 +42,13 @@ IN_A_ROW = 3  # refusals of fresh signed URLs, files of the wrong size
 
 _AGAIN = frozenset([408, 425, 429, 500, 502, 503, 504, *range(520, 525)])
 _TRANSPORTS = frozenset(["httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3"])
-_FINAL_TRANSPORTS = ("TooManyRedirects", "UnsupportedProtocol", "InvalidURL", "MissingSchema")
+_FINAL_TRANSPORTS = (
+    "JSONDecodeError",
+    "TooManyRedirects",
+    "UnsupportedProtocol",
+    "InvalidURL",
+    "MissingSchema",
+)
 _DISK = frozenset(
     [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EMFILE,
      errno.ENFILE, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG]

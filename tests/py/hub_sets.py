@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import huggingface_hub.constants as constants
+import huggingface_hub.utils as utils
 import numpy as np
 import pytest
 from demo_sets import ROOT, array
@@ -28,6 +29,8 @@ def hub_fixture(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
     # huggingface_hub reads these when it is imported.
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    for name in ("reset_sessions", "close_session"):  # old versions build it into the client
+        getattr(utils, name, int)()
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "home/token"))
     monkeypatch.setattr(constants, "HF_STORED_TOKENS_PATH", str(tmp_path / "home/tokens"))
     with StandIn(page=3) as stand_in:

@@ -35,7 +35,7 @@ def test_items_are_those_of_the_local_set(hub, tmp_path, capfd, monkeypatch):
     assert dataset.meta.root == place and dataset.meta.revision == commit
     assert same_items(dataset, open_demo(), ROWS)
     assert fetched(hub) == FILES and len(hub.requests("GET cdn")) == len(FILES) + 2
-    assert hub.requests("GET api .*revision") == ["GET api /api/datasets/o/n/revision/v3.0"]
+    assert hub.requests("GET api .*revision")[0] == "GET api /api/datasets/o/n/revision/v3.0"
     assert capfd.readouterr().err == ""  # no terminal, no bar
 
     before = len(hub.log)  # what is here is used, asked or not
