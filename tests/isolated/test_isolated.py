@@ -22,9 +22,9 @@ MATRIX = [
     for persistent in ("no", "yes")
 ]
 ON_DEMO = {  # scripts that read the embedded set: arguments -> (seconds, whether it is a soak)
-    "start_method.py": {cell: (60, cell not in START_METHODS) for cell in MATRIX},
-    "worker_killed.py": {"fork": (60, False), "spawn": (60, True), "forkserver": (60, True)},
-    "parent_killed.py": {"forkserver": (60, False), "fork": (60, True), "spawn": (60, True)},
+    "start_method.py": {cell: (90, cell not in START_METHODS) for cell in MATRIX},
+    "worker_killed.py": {"fork": (60, False), "spawn": (120, True), "forkserver": (120, True)},
+    "parent_killed.py": {"forkserver": (60, False), "fork": (120, True), "spawn": (120, True)},
     "kill_soak.py": {"1 5": (120, False), "1 every": (120, False), "3 50": (600, True)},
 }
 FILES = sorted(
