@@ -338,6 +338,12 @@ static rp_status fail_stalled(const rp_loader *loader, int64_t stalled_ns, struc
             (double)stalled_ns / 1e9, states, loader->runs_due);
 }
 
+rp_status rp_loader_stalled_locked(const rp_loader *loader, int64_t stall_ns, struct rp_error *err)
+{
+    int64_t stalled_ns = rp_now_ns() - loader->last_progress_ns;
+    return stalled_ns > stall_ns ? fail_stalled(loader, stalled_ns, err) : RP_OK;
+}
+
 rp_status rp_loader_wait_locked(rp_loader *loader, struct batch *batch, int64_t slice_ns,
                                 int64_t stall_ns, struct rp_error *err)
 {
@@ -361,11 +367,11 @@ rp_status rp_loader_wait_locked(rp_loader *loader, struct batch *batch, int64_t 
         else if (rp_loader_help_locked(loader)) {
             continue;
         }
-        else if (now - loader->last_progress_ns > stall_ns) {
-            status = fail_stalled(loader, now - loader->last_progress_ns, err);
-        }
         else {
-            (void)rp_cond_wait(&loader->done, &loader->lock, began + slice_ns); /* loops */
+            status = rp_loader_stalled_locked(loader, stall_ns, err);
+            if (status == RP_OK) {
+                (void)rp_cond_wait(&loader->done, &loader->lock, began + slice_ns); /* loops */
+            }
         }
     }
     rp_count(&loader->counters.wait_ns, rp_now_ns() - began);

@@ -112,8 +112,8 @@ static struct batch *stream_front(rp_loader *loader)
 }
 
 /* A batch that was not let in yet is waited for, too. */
-static rp_status wait_front_locked(rp_loader *loader, int64_t slice_ns, struct batch **front,
-                                   struct rp_error *err)
+static rp_status wait_front_locked(rp_loader *loader, int64_t slice_ns, int64_t stall_ns,
+                                   struct batch **front, struct rp_error *err)
 {
     int64_t deadline = rp_now_ns() + slice_ns;
     while ((*front = stream_front(loader)) == NULL) {
@@ -126,6 +126,9 @@ static rp_status wait_front_locked(rp_loader *loader, int64_t slice_ns, struct b
         if (loader->starved) {
             loader->stream_on = false;
             RP_FAIL(err, RP_E_NOMEM, "out of memory for a batch");
+        }
+        if (loader->busy > 0) { /* with something else, or with the feed */
+            RP_TRY(rp_loader_stalled_locked(loader, stall_ns, err));
         }
         rp_cond_broadcast(&loader->work);
         if (!rp_loader_help_locked(loader) &&
@@ -145,7 +148,7 @@ rp_status rp_loader_next(rp_loader *loader, int64_t slice_ns, int64_t stall_ns, 
     RP_TRY(rp_loader_check_usable(loader, err));
     struct batch *front;
     rp_lock_acquire(&loader->lock);
-    rp_status status = wait_front_locked(loader, slice_ns, &front, err);
+    rp_status status = wait_front_locked(loader, slice_ns, stall_ns, &front, err);
     if (status == RP_OK) {
         status = rp_loader_wait_locked(loader, front, slice_ns, stall_ns, err);
     }

@@ -37,6 +37,9 @@ RP_CHECKED rp_status rp_loader_start(rp_loader *loader, struct rp_error *err);
 /* Run one item in the caller's thread (num_threads = 0). False: nothing to do, or somebody else is
  * at it. */
 bool rp_loader_help_locked(rp_loader *loader);
+/* RP_E_STALLED when nothing has ended, begun or been taken for stall_ns. */
+RP_CHECKED rp_status rp_loader_stalled_locked(const rp_loader *loader, int64_t stall_ns,
+                                              struct rp_error *err);
 /* Wait until the batch is done. RP_AGAIN: the slice is over. */
 RP_CHECKED rp_status rp_loader_wait_locked(rp_loader *loader, struct batch *batch, int64_t slice_ns,
                                            int64_t stall_ns, struct rp_error *err);

@@ -181,6 +181,120 @@ RP_TEST(streams_left_early_keep_no_blocks)
     }
 }
 
+/* Blocks that the arena does not keep do not count against those that may be mapped. */
+RP_TEST(blocks_not_kept_are_mapped_again)
+{
+    need_reference();
+    demo_init(&demo);
+    int64_t rows[60];
+    mixed_rows(rows, 60, 3);
+    struct rp_loader_options options = demo_options(2, 2);
+    options.keep_bytes = 0;
+    rp_loader *loader = open_loader(&demo, options);
+    struct rp_error err;
+    rp_error_clear(&err);
+    REQUIRE_OK(begin_rows(loader, rows, 60, 2, false, &err), &err);
+    for (int i = 0; i < 12; i++) {
+        rp_batch *batch = NULL;
+        REQUIRE_OK(next_batch(loader, &batch, &err), &err);
+        rp_batch_free(&batch);
+    }
+    int ready = 0;
+    for (int i = 0; i < 20000 && ready < 2; i++) { /* both become ready without being asked for */
+        pause_ms(1);
+        ready = 0;
+        rp_lock_acquire(&loader->lock);
+        for (const struct batch *b = loader->batches; b != NULL; b = b->next) {
+            ready += b->state == BATCH_DONE;
+        }
+        rp_lock_release(&loader->lock);
+    }
+    (void)CHECK_EQ(ready, 2);
+    rp_loader_close(&loader);
+}
+
+/* A batch needs its own indexes, not those of all batches to come. */
+RP_TEST(a_batch_waits_for_its_own_indexes)
+{
+    need_reference();
+    demo_init(&demo);
+    rp_loader *loader = open_loader(&demo, demo_options(0, 1));
+    const int64_t row[2] = {3, ROWS - 1};
+    uint64_t ticket[2];
+    for (int i = 0; i < 2; i++) {
+        REQUIRE_OK(rp_loader_submit(loader, &row[i], NULL, 1, &ticket[i], NULL), NULL);
+    }
+    rp_lock_acquire(&loader->lock);
+    while (loader->indexes.entry[0].state != INDEX_READY ||
+           loader->indexes.entry[2].state != INDEX_READY) {
+        struct item item = rp_schedule_pop_locked(loader); /* both are located first */
+        for (struct item next; item.kind == ITEM_LOCATE; item = next) {
+            rp_lock_release(&loader->lock);
+            rp_locate_work(&loader->workers[0], item.batch);
+            rp_lock_acquire(&loader->lock);
+            bool first = item.batch->ticket == ticket[0];
+            if (first) { /* the second one asks for its indexes, too */
+                struct batch *b = loader->batches;
+                while (b->ticket != ticket[1]) {
+                    b = b->next;
+                }
+                b->state = BATCH_LOCATING;
+                next = (struct item){.kind = ITEM_LOCATE, .batch = b};
+            }
+            else {
+                next = rp_schedule_pop_locked(loader);
+            }
+        }
+        REQUIRE_EQ(item.kind, ITEM_INDEX);
+        rp_lock_release(&loader->lock);
+        rp_index_work(loader, item.file);
+        rp_lock_acquire(&loader->lock);
+    }
+    int waiting = 0;
+    for (const struct batch *b = loader->batches; b != NULL; b = b->next) {
+        waiting += b->state == BATCH_INDEXING;
+        (void)CHECK(b->ticket != ticket[0] || b->state == BATCH_QUEUED);
+    }
+    rp_lock_release(&loader->lock);
+    (void)CHECK_EQ(waiting, 1);
+    for (int i = 0; i < 2; i++) {
+        rp_loader_drop(loader, ticket[i]);
+    }
+    check_rest(loader);
+    rp_loader_close(&loader);
+}
+
+/* A run of many wants is let go of in one sweep: the square of their number would be minutes. */
+RP_TEST(many_wants_are_dropped_at_once)
+{
+    enum { STEPS = 2000, SIZE = 50 };
+    static const int64_t deltas[STEPS];
+    need_reference();
+    demo_init(&demo);
+    demo.camera[0].window = (struct rp_window){deltas, STEPS};
+    demo.camera[0].width = demo.camera[0].height = 8;
+    demo.camera[0].resize = true;
+    struct rp_loader_options options = demo_options(0, 1);
+    rp_loader *loader = open_loader(&demo, options);
+    int64_t rows[SIZE] = {0};
+    rp_feed *feed = NULL;
+    struct rp_error err;
+    rp_error_clear(&err);
+    REQUIRE_OK(rp_feed_new_rows(rows, SIZE, 1, false, &feed, &err), &err);
+    REQUIRE_OK(rp_loader_begin(loader, &feed, SIZE, &err), &err);
+    rp_lock_acquire(&loader->lock);
+    for (int i = 0; i < 3 * SIZE; i++) {
+        (void)rp_loader_help_locked(loader); /* indexes, rows, places */
+        if (loader->feed_ended) {
+            break;
+        }
+    }
+    rp_lock_release(&loader->lock);
+    end_stream(loader);
+    check_rest(loader);
+    rp_loader_close(&loader);
+}
+
 /* -- random rounds -- */
 
 enum { LENGTHS = 3, DAMAGES = 5, ORDERS = 3, KEPT = 10, TICKETS = 5, MOST_ROWS = 12 };
