@@ -23,6 +23,7 @@ from .floor import Floor, warm_page_cache
 from .scenarios import Case, Facts
 
 RUNNER = Path(__file__).with_name("runner.py")
+LOOK_S = 0.25
 
 
 class CaseFailed(Exception):
@@ -54,18 +55,20 @@ def run_child(
     interval_s: float,
     name: str,
     variables: dict[str, str] | None = None,
+    look: Callable[[], None] | None = None,
 ) -> tuple[dict, metrics.MemoryWatch]:
     """`program` with a configuration in its own process group, ended with all its children.
 
     config["limit_s"] and two minutes end it; None: no limit. `variables` are put into its
-    environment. Raises CaseFailed with the last of what it said.
+    environment. `look` is called while it runs and ends it by an exception. Raises CaseFailed with
+    the last of what it said.
     """
     given = [f"{k}={v}" for k, v in (variables or {}).items()]
     with tempfile.TemporaryDirectory(prefix="reelpool-bench-") as folder:
         path, out = Path(folder) / "config.json", Path(folder) / "result.json"
         counters = Path(folder) / "counters"
         counters.mkdir()
-        path.write_text(json.dumps(config | {"counters": str(counters)}))
+        path.write_text(json.dumps(config | {"counters": str(counters), "parent": os.getpid()}))
         with open(Path(folder) / "log", "w+b") as log:
             process = subprocess.Popen(
                 [*(["env", *given] if given else []), python, str(program), str(path), str(out)],
@@ -77,9 +80,7 @@ def run_child(
             watch = metrics.MemoryWatch(process.pid, interval_s)
             limit = config["limit_s"]
             try:
-                code = process.wait(timeout=None if limit is None else limit + 120)
-            except subprocess.TimeoutExpired:
-                code = None
+                code = _wait(process, None if limit is None else limit + 120, look)
             finally:
                 watch.stop()
                 with contextlib.suppress(ProcessLookupError):  # nobody of the group is left
@@ -91,6 +92,19 @@ def run_child(
                 how = "did not end in time" if code is None else f"ended with status {code}"
                 raise CaseFailed("\n".join([f"{name} {how}", *said]))
         return json.loads(out.read_text()), watch
+
+
+def _wait(
+    process: subprocess.Popen, limit_s: float | None, look: Callable[[], None] | None
+) -> int | None:
+    """Its exit status; None where it did not end in time."""
+    end = None if limit_s is None else time.monotonic() + limit_s
+    while end is None or time.monotonic() < end:
+        with contextlib.suppress(subprocess.TimeoutExpired):  # not ended yet: look, wait on
+            return process.wait(timeout=LOOK_S)
+        if look is not None:
+            look()
+    return None
 
 
 def run_all(

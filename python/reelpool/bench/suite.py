@@ -6,13 +6,12 @@ Result names are those of LeRobot's benchmarks; docs/benchmarking.md explains ev
 from __future__ import annotations
 
 import argparse
-import contextlib
 import csv
 import json
 import math
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -189,18 +188,26 @@ def plan_streaming(args: argparse.Namespace) -> list[Plan]:
 # -- measuring --
 
 
-@contextlib.contextmanager
-def terminated_by_scheduler() -> Iterator[None]:
-    """SIGTERM as an exception: the process under test has a group of its own and must be ended."""
+class SchedulerSignal:
+    """SIGTERM as an exception between two looks: never in the midst of starting a process."""
 
-    def stop(_: int, __: Any) -> None:
-        raise Terminated("SIGTERM: cancelled, or out of time")
+    def __init__(self) -> None:
+        self.came = False
 
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    def __enter__(self) -> SchedulerSignal:
+        self._before = signal.signal(signal.SIGTERM, self._note)
+        return self
+
+    def _note(self, _: int, __: Any) -> None:
+        self.came = True
+
+    def look(self) -> None:
+        """Raise Terminated if it came."""
+        if self.came:
+            raise Terminated("SIGTERM: cancelled, or out of time")
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGTERM, self._before)
 
 
 def run_plans(plans: list[Plan], args: argparse.Namespace, command: str) -> list[dict]:
@@ -215,11 +222,11 @@ def run_plans(plans: list[Plan], args: argparse.Namespace, command: str) -> list
     floor = _Floor(plans[0].config, args.floor_s)
     records = []
     try:
-        with terminated_by_scheduler():
+        with SchedulerSignal() as scheduler:
             for plan in plans:
                 print(f"{plan.name}: rank {rank} of {world}", file=sys.stderr, flush=True)
                 plan.labels |= {"rank": rank, "world_size": world}
-                records.append(_run(plan, floor, command))
+                records.append(_run(plan, floor, command, scheduler.look))
     finally:
         floor.close()
     return records
@@ -297,13 +304,13 @@ def _files_read(facts: scenarios.Facts, episodes: list[int] | None) -> list[str]
     return list(dict.fromkeys(e["videos"][c][0] for e in rows for c in facts.cameras))
 
 
-def _run(plan: Plan, floor: _Floor, command: str) -> dict:
+def _run(plan: Plan, floor: _Floor, command: str, look: Callable[[], None]) -> dict:
     """Measure, write; the record. Raises Terminated after writing that it failed."""
     record: dict[str, Any]
     try:
         before = floor.measure()
         raw, watch = session.run_child(
-            plan.python, CHILD, plan.config, _interval(plan), plan.name, plan.variables
+            plan.python, CHILD, plan.config, _interval(plan), plan.name, plan.variables, look
         )
         record = figures(plan, raw, watch)
         after = floor.measure()

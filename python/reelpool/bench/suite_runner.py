@@ -43,10 +43,12 @@ runner = _sibling("runner")
 PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent() -> None:
-    """A job that is cancelled ends its processes by group, and this one has its own."""
+def die_with_parent(parent: int) -> None:
+    """A job that is killed loses its processes by group, and this one has its own."""
     with contextlib.suppress(OSError):  # no C library of that name: the parent's handler is left
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        raise SystemExit("the process that started this one is gone")
 
 
 def facts_of(meta: Any) -> dict[str, Any]:
@@ -448,8 +450,9 @@ def run(config: dict) -> dict[str, Any]:
 
 if __name__ == "__main__":
     sys.path.pop(0)  # this folder: its modules are the parent's
-    die_with_parent()
-    outcome = run(json.loads(Path(sys.argv[1]).read_text()))
+    settings = json.loads(Path(sys.argv[1]).read_text())
+    die_with_parent(settings["parent"])
+    outcome = run(settings)
     Path(sys.argv[2]).write_text(json.dumps(outcome))
     sys.stdout.flush()
     os._exit(0)  # worker processes and pools of readers under test are not waited for

@@ -1,0 +1,246 @@
+"""The suite: a node's share of episodes, whole short runs, their files, and what goes wrong."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from reelpool.bench import suite, suite_cli
+from reelpool.bench.scenarios import DEMO
+from reelpool.cli import console
+
+torch = pytest.importorskip("torch", reason="needs the extra `torch`")
+
+from reelpool.bench import suite_runner  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = DEMO / "dataset"
+
+# What LeRobot's benchmark_dataloading.py and benchmark_streaming.py write.
+DATALOADING_KEYS = """
+    scenario rank world_size loader batch_size num_workers episode_pool_size
+    max_buffer_input_shards num_cameras image_shape fps peak_rss_gb samples_measured
+    steady_window_s first_batch_latency_s samples_per_s decoded_frames_per_s
+    single_proc_samples_per_s fetch_pct decode_pct shuffle_randomness_frac p50_sample_latency_ms
+    p95_sample_latency_ms p99_sample_latency_ms total_time_s loaded_episodes num_shards
+    data_files_root""".split()
+STREAMING_KEYS = """
+    frames_per_s_node samples_per_s first_batch_latency_s p50_sample_latency_ms
+    p95_sample_latency_ms p99_sample_latency_ms wallclock_s video_decoder_cache source mode repo_id
+    batch_size num_workers buffer_size device video_decode_device frames_measured""".split()
+OURS = """
+    impl num_threads order reuse stage_s floor_ratio wait_pct probe_skipped env command
+    shuffle_randomness_uniform peak_pss_gb cpu_ms_per_sample read_pct""".split()
+
+
+def metadata(files: list[tuple], lengths: list[int], cameras: int = 1) -> SimpleNamespace:
+    """Metadata whose episode i lies in file files[i][c] of camera c (none: of data)."""
+    table: dict = {"length": lengths}
+    keys = [f"cam{c}" for c in range(cameras)]
+    for column, prefix in enumerate([f"videos/{k}" for k in keys] or ["data"]):
+        table[f"{prefix}/chunk_index"] = [0] * len(files)
+        table[f"{prefix}/file_index"] = [f[column] for f in files]
+    return SimpleNamespace(episodes=table, video_keys=keys, total_episodes=len(files))
+
+
+def shares(meta, parts: int, cap: int = 0) -> list[list[int]]:
+    return [suite.select_node_episodes(meta, parts, i, cap) for i in range(parts)]
+
+
+def test_nodes_share_whole_files_the_longest_first():
+    meta = metadata([(0,), (1,), (0,), (2,), (2,)], [10, 15, 10, 4, 5])
+    assert shares(meta, 2) == [[0, 2], [1, 3, 4]]
+
+
+def test_files_of_any_camera_tie_episodes_together():
+    meta = metadata([(0, 0), (1, 0), (2, 1), (3, 1)], [1, 1, 1, 1], cameras=2)
+    assert shares(meta, 2) == [[0, 1], [2, 3]]
+
+
+def test_without_video_data_files_decide_and_few_files_are_split():
+    meta = metadata([(0,), (0,), (1,)], [3, 3, 3], cameras=0)
+    assert shares(meta, 2) == [[0, 1], [2]]
+    assert shares(meta, 3) == [[0], [1], [2]]  # fewer groups than nodes: single episodes
+    with pytest.raises(ValueError, match="3 episodes"):
+        shares(meta, 4)
+    with pytest.raises(ValueError, match="partition 2 of 2"):
+        suite.select_node_episodes(meta, 2, 2, 0)
+
+
+def test_the_cap_keeps_the_first_and_zero_keeps_all():
+    meta = metadata([(0,)] * 6, [1] * 6)
+    assert suite.select_node_episodes(meta, 1, 0, 4) == [0, 1, 2, 3]
+    assert suite.select_node_episodes(meta, 1, 0, 0) == [0, 1, 2, 3, 4, 5]
+    assert suite.select_node_episodes(meta, 1, 0, 100) == [0, 1, 2, 3, 4, 5]
+
+
+def test_quantiles_are_of_the_gaps_after_the_warm_up():
+    raw = {"arrivals": [5.0, 6.0, 6.1, 6.4], "sizes": [10, 10, 10, 10]}
+    found = suite.latency_quantiles(raw, 1)
+    assert len(found) == 101
+    assert found[0] == found[50] == pytest.approx(10.0)
+    assert found[51] == found[100] == pytest.approx(30.0)
+
+
+def probed(outcomes: list, samples: int, warmup: int) -> dict:
+    """The probe over a list of (fetch, whole) seconds and exceptions."""
+    config = {"probe_samples": samples, "probe_warmup": warmup}
+    todo = iter(outcomes)
+
+    def draw():
+        outcome = next(todo)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    return suite_runner.Probe(config, dict).run(draw)
+
+
+def test_the_probe_steps_over_bad_frames_and_counts_them():
+    bad = RuntimeError("undecodable")
+    found = probed([bad, (9.0, 9.0), (1.0, 4.0), bad, (1.0, 4.0), (9.0, 9.0)], 2, 1)
+    assert (found["skipped"], found["measured"]) == (2, 2)
+    assert found["samples_per_s"] == 0.25
+    assert found["fetch_pct"] == 25.0
+    assert found["error"] == "RuntimeError: undecodable"
+
+
+def test_a_probe_without_a_sound_frame_says_why():
+    found = probed([ValueError("all bad")] * 30, 2, 1)
+    assert found["skipped"] == 30
+    assert "all bad" in found["reason"]
+    assert "samples_per_s" not in found
+
+
+def check_record(path: Path, keys: list[str]) -> dict:
+    """A result file: every key there, none null without a reason, its CSV the same."""
+    record = json.loads(path.read_text())
+    assert [k for k in [*keys, *OURS] if k not in record] == []
+    nulls = [k for k, v in record.items() if v is None]
+    assert sorted(record["null_reasons"]) == sorted(nulls)
+    assert all(record["null_reasons"].values())
+    with path.with_suffix(".csv").open() as stream:
+        (row,) = csv.DictReader(stream)
+    assert set(row) == set(record) - {"series"}
+    assert float(row["samples_per_s"]) == record["samples_per_s"] > 0
+    assert len(record["series"]["latency_ms_at_percent"]) == 101
+    assert record["series"]["rss_gb"]
+    return record
+
+
+def short(out: Path, *words: str) -> list[str]:
+    """Options of a run of a moment."""
+    base = ["--num_batches", "8", "--warmup_batches", "2", "--probe_samples", "4", "--floor_s"]
+    return [*base, "0", "--device", "cpu", "--quiet", "--out_dir", str(out), *words]
+
+
+def test_a_map_style_scenario_with_workers(tmp_path):
+    words = ("--scenario", "mmap_local_maxworkers", "--local_root", str(DATA), "--batch_size", "4")
+    parts = ("--num_partitions", "2", "--partition_index", "1", "--impl", "reelpool")
+    options = short(tmp_path, *words, *parts, "--num_workers", "1")
+    assert suite_cli.dataloading(options) == console.OK
+    found = check_record(
+        tmp_path / "reelpool/mmap_local_maxworkers_bs4_w1_r0of1.json", DATALOADING_KEYS
+    )
+    assert found["loader"] == "map_style"
+    assert found["samples_measured"] == 5 * 4  # batches 3 to 7
+    assert found["num_threads"] == found["num_cameras"] == 2
+    assert found["loaded_episodes"] == 2
+    assert found["counters"]["delivered"] >= 8 * 4 * 2  # counted in the worker
+    assert found["floor_ratio"] is None
+    assert found["fetch_pct"] + found["decode_pct"] == pytest.approx(100.0)
+    assert found["probe_skipped"] == 0
+    assert "bs4" not in found["command"]
+
+
+def test_windows_of_the_streaming_class_with_a_worker(tmp_path):
+    words = f"--root {DATA} --repo_id demo --mode sarm --source bucket --batch_size 4".split()
+    more = ("--impl", "reelpool", "--num_workers", "1", "--buffer_size", "7")
+    assert suite_cli.streaming(short(tmp_path, *words, *more)) == console.OK
+    found = check_record(tmp_path / "reelpool/bucket_sarm_bs4_w1_cpu.json", STREAMING_KEYS)
+    assert (found["source"], found["buffer_size"]) == ("bucket", 7)
+    assert found["frames_measured"] == 5 * 4 * 8
+    assert found["frames_per_s_node"] == pytest.approx(8 * found["samples_per_s"], rel=1e-3)
+    cache = found["video_decoder_cache"]
+    assert set(cache) == {"hits", "misses", "evictions", "hit_rate", "size"}
+    assert cache["hits"] > 0  # counted in the worker
+    assert 0 < cache["hit_rate"] < 1
+    assert set(found["order"]) == set("CURkgJ")
+
+
+def test_an_implementation_that_fails_leaves_its_reason(tmp_path, capsys):
+    words = ("--scenario", "stream_hub", "--root", str(DATA), "--repo_id", "demo")
+    stale = tmp_path / "reelpool_loader/stream_hub_bs4000_w0_r0of1.json"
+    stale.parent.mkdir()
+    stale.write_text("{}")  # of an earlier run: it must not be taken for this one's
+    options = short(tmp_path, *words, "--impl", "reelpool_loader", "--batch_size", "4000")
+    assert suite_cli.dataloading(options) == console.CHECK_FAILED
+    assert "smaller than one batch" in capsys.readouterr().err
+    assert not stale.exists()
+    failed = json.loads(stale.with_suffix(".failed.json").read_text())
+    assert "smaller than one batch" in failed["failed"]
+    assert failed["scenario"] == "stream_hub"
+
+
+def test_bad_input_is_said_before_anything_is_measured(tmp_path, capsys):
+    def said(*words: str) -> tuple[int, str]:
+        status = suite_cli.dataloading([*words, "--impl", "reelpool", "--floor_s", "0"])
+        return status, capsys.readouterr().err
+
+    status, text = said("--scenario", "mmap_local")
+    assert status == console.UNUSABLE
+    assert "mmap_local needs --local_root" in text
+    status, text = said("--scenario", "mmap_local", "--local_root", str(tmp_path))
+    assert status == console.UNUSABLE
+    assert "no meta/info.json" in text
+    status, text = said("--scenario", "mmap_local", "--local_root", str(DATA))
+    assert status == console.UNUSABLE
+    assert "4 episodes cannot fill 8 partitions: see --num_partitions" in text
+    status, text = said("--scenario", "mmap_remote")
+    assert status == console.USAGE
+    assert "invalid choice: 'mmap_remote'" in text
+    (tmp_path / "file").touch()
+    words = ("--scenario", "stream_hub", "--root", str(DATA))
+    status, text = said(*words, "--out_dir", str(tmp_path / "file"))
+    assert status == console.UNUSABLE
+    assert str(tmp_path / "file") in text
+
+
+def test_a_cancelled_job_says_so_and_leaves_no_process(tmp_path):
+    words = ["--scenario", "stream_hub", "--root", str(DATA), "--repo_id", "demo"]
+    more = ["--impl", "reelpool_loader", "--batch_size", "4", "--floor_s", "0"]
+    script = str(ROOT / "benchmarks/benchmark_dataloading.py")
+    job = subprocess.Popen(
+        [sys.executable, script, *words, *more, "--out_dir", str(tmp_path)],
+        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    with job:
+        assert "rank 0 of 1" in job.stderr.readline()
+        children = Path(f"/proc/{job.pid}/task/{job.pid}/children")
+        while not (child := children.read_text().split()):
+            assert job.poll() is None
+        job.send_signal(signal.SIGTERM)
+        assert "cancelled, or out of time; partial results are kept" in job.stderr.read()
+        assert job.wait() == 143
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(child[0]), 0)
+    failed = tmp_path / "reelpool_loader/stream_hub_bs4_w0_r0of1.failed.json"
+    assert "SIGTERM" in json.loads(failed.read_text())["failed"]
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("lerobot"), reason="lerobot is not importable")
+def test_lerobots_classes_run_the_same_scenario(tmp_path):
+    words = ("--scenario", "mmap_local", "--local_root", str(DATA), "--batch_size", "4")
+    more = ("--num_partitions", "1", "--impl", "lerobot", "--num_workers", "1")
+    assert suite_cli.dataloading(short(tmp_path, *words, *more)) == console.OK
+    found = check_record(tmp_path / "lerobot/mmap_local_bs4_w1_r0of1.json", DATALOADING_KEYS)
+    assert found["impl"] == "lerobot"
+    assert found["versions"]["lerobot"]
