@@ -1,0 +1,61 @@
+/* For the loader's tests: whether a loader that nobody uses has come to rest. Included once per
+ * program. */
+#ifndef RP_TESTS_LOADER_REST_H
+#define RP_TESTS_LOADER_REST_H
+
+#include "harness.h"
+#include "pool/work_priv.h"
+
+#include <time.h>
+
+static RP_UNUSED void pause_ms(int64_t ms)
+{
+    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+    (void)nanosleep(&t, NULL);
+}
+
+static bool all_free(const rp_loader *loader)
+{
+    const struct batch *b = loader->batches;
+    while (b != NULL && b->state == BATCH_FREE) {
+        b = b->next;
+    }
+    return b == NULL && loader->busy == 0;
+}
+
+/* Once nothing is asked for, everything comes to rest, and the books are even. */
+static RP_UNUSED void check_rest(rp_loader *loader)
+{
+    bool rests = false;
+    for (int i = 0; i < 20000 && !rests; i++) {
+        rp_lock_acquire(&loader->lock);
+        rests = all_free(loader) && loader->indexes.queue_len == 0;
+        bool helped = !rests && rp_loader_help_locked(loader);
+        rp_lock_release(&loader->lock);
+        if (!rests && !helped) {
+            pause_ms(1);
+        }
+    }
+    rp_lock_acquire(&loader->lock);
+    for (const struct batch *b = loader->batches; b != NULL; b = b->next) {
+        if (b->state != BATCH_FREE) {
+            rp_fail_at(__FILE__, __LINE__, "a batch stays in state %d, %d pending", (int)b->state,
+                       (int)b->pending);
+        }
+    }
+    (void)CHECK(rests);
+    (void)CHECK_EQ(loader->heap_len, 0);
+    (void)CHECK_EQ(loader->runs_due, 0);
+    (void)CHECK_EQ(loader->park.n, 0);
+    (void)CHECK_EQ(loader->park.bytes, 0);
+    (void)CHECK_EQ(loader->stream_in_flight, 0);
+    (void)CHECK_EQ(loader->stream_due, 0);
+    (void)CHECK(!loader->pulling);
+    for (int i = 0; i < loader->desc->n_files; i++) {
+        (void)CHECK_EQ(loader->indexes.entry[i].pins, 0);
+        (void)CHECK(loader->indexes.entry[i].state != INDEX_FAILED);
+    }
+    rp_lock_release(&loader->lock);
+}
+
+#endif
