@@ -430,5 +430,6 @@ void rp_http_transport_free(rp_http_transport **out)
         (void)curl_multi_cleanup(transport->multi); /* its only handle is gone */
     }
     rp_gate_leave();
+    explicit_bzero(transport, sizeof(*transport)); /* the last Location may be a signed URL */
     rp_free(transport);
 }

@@ -179,7 +179,8 @@ static rp_status admit(struct call *call)
 static void form_wish(const struct call *call, struct rp_http_wish *wish)
 {
     const struct rp_http_file *file = call->file;
-    bool own_version = call->moved && (call->linked_etag[0] != '\0' || call->seen.linked);
+    bool linked = call->hops > 0 ? call->linked_etag[0] != '\0' : call->seen.linked;
+    bool own_version = call->moved && linked;
     *wish = (struct rp_http_wish){
         .probe = call->info != NULL,
         .whole = file->whole && call->info == NULL,
@@ -204,7 +205,7 @@ static void learn(struct call *call, const struct rp_http_head *head)
     if (seen->size < 0) {
         seen->size = head->status == 200 ? head->content_length : head->total;
     }
-    if (call->hops > 0) {
+    if (call->hops > 0 || !call->moved) {
         seen->linked = call->linked_etag[0] != '\0';
         (void)snprintf(seen->target_etag, sizeof(seen->target_etag), "%s", head->etag);
     }
@@ -362,7 +363,10 @@ static rp_status digest(struct call *call, const struct rp_http_reply *reply)
                                        .wait_s = answered ? rp_http_head_wait(head) : -1};
     int64_t gate = 0;
     if (answered && head->rate_left == 0 && head->rate_reset > 0) {
-        gate = rp_now_ns() + (head->rate_reset * 1000 + call->timing->gate_margin) * MS;
+        int64_t random = (int64_t)(rp_http_client_random(call->client) >> 1);
+        int64_t reset = head->rate_reset < INT32_MAX ? head->rate_reset * 1000 : INT64_C(1) << 41;
+        int64_t jitter = random % (call->timing->gate_jitter + 1);
+        gate = rp_now_ns() + (reset + call->timing->gate_margin + jitter) * MS;
     }
     bool weak = call->row == RP_ROW_BUSY || call->row == RP_ROW_NETWORK;
     rp_http_client_note(call->client, call->origin, weak && !more, gate,

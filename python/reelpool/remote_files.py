@@ -6,12 +6,13 @@ written under another name, gets its own once it is whole, and goes on where an 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -44,6 +45,7 @@ class RemoteFiles:
         self.cache = cache if cache is not None else env.cache_dir() / "http"
         self._options = options
         self._client: HttpClient | None = None
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"RemoteFiles({self.root!r})"
@@ -51,20 +53,25 @@ class RemoteFiles:
     def __getstate__(self) -> dict[str, Any]:
         secret = ("token", "proxy")
         kept = {k: v for k, v in self._options.items() if k not in secret}
-        return self.__dict__ | {"_client": None, "_options": kept}
+        return {"root": self.root, "cache": self.cache, "_options": kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _client=None, _lock=threading.Lock())
 
     @property
     def client(self) -> HttpClient:
         """The HTTP client, made at its first use."""
-        if self._client is None:
-            from ._core import HttpClient
+        with self._lock:
+            if self._client is None:
+                from ._core import HttpClient
 
-            self._client = HttpClient(**self._options)
-        return self._client
+                self._client = HttpClient(**self._options)
+            return self._client
 
     def close(self) -> None:
         """End the calls under way and close the connections; the next use opens new ones."""
-        client, self._client = self._client, None
+        with self._lock:
+            client, self._client = self._client, None
         if client is not None:
             client.close()
 
@@ -143,7 +150,7 @@ def _write(file: int, data: bytearray, at: int) -> None:
         view, at = view[put:], at + put
 
 
-@contextmanager
+@contextlib.contextmanager
 def _unfinished(target: Path) -> Iterator[int | None]:
     """A descriptor of the copy in the making, held by this process alone; None: another was faster
     and the copy is there.
@@ -154,6 +161,8 @@ def _unfinished(target: Path) -> Iterator[int | None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
             if target.is_file():
+                with contextlib.suppress(FileNotFoundError):
+                    path.unlink()  # made since; whoever waits for it finds the copy
                 yield None
                 return
             if path.exists() and os.path.samestat(os.fstat(file), path.stat()):

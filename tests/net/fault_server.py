@@ -443,6 +443,12 @@ def fault_rate(handler):
     return True
 
 
+def fault_spent(handler):
+    """A sound answer that says it was the last for a very long time."""
+    handler.send_part({"RateLimit": '"bytes";r=0;t=999999999999999999'})
+    return True
+
+
 def fault_busy_later(handler):
     handler.answer(503, {"Retry-After": "0"}, b"")
     return True

@@ -28,7 +28,7 @@ SMALL = random.Random(6).randbytes(20_000)
 FAST = {
     "network_timeout": 20,
     "connect_timeout": 2,
-    "stall_time": 0.1,
+    "stall_time": 10,
     "stall_speed": 512,
     "backoff": 0.002,
     "backoff_max": 0.02,
@@ -36,7 +36,8 @@ FAST = {
     "gate_jitter": 0.01,
     "probe_time": 0.05,
 }
-SHORT = FAST | {"network_timeout": 0.25, "stall_time": 0.05}
+SHORT = FAST | {"network_timeout": 0.25}
+STALLS = ("stall", "silent")
 
 AGAIN = (  # only time passes
     "reset_before reset_body cut half_close stall silent trickle slow_head short "
@@ -137,7 +138,12 @@ class HttpClientOf:
 
 
 @pytest.mark.parametrize("kind", AGAIN + ODD + CHANGED)
-def test_two_faults_pass_unseen(server, client, kind):
+def test_two_faults_pass_unseen(server, kind):
+    with HttpClientOf(FAST | ({"stall_time": 0.1} if kind in STALLS else {})) as client:
+        check_two_faults(server, client, kind)
+
+
+def check_two_faults(server, client, kind):
     assert client.read(server.url("/small"), 0, 10) == SMALL[:10]
     server.fault(kind, 2)
     assert client.read(server.url("/small"), 100, 15_000) == SMALL[100:15_100]
@@ -156,11 +162,11 @@ def test_a_fault_without_end(server, kind):
     expected = FATAL.get(kind, errors.RemoteTimeoutError)
     expected = errors.RemoteError if kind in ODD else expected
     expected = errors.DatasetChangedError if kind in CHANGED else expected
-    with HttpClientOf(SHORT) as client:
+    with HttpClientOf(SHORT | ({"stall_time": 0.05} if kind in STALLS else {})) as client:
         assert client.read(server.url("/small"), 0, 10) == SMALL[:10]
         server.fault(kind, None)
         if kind in PROGRESS:
-            assert client.read(server.url("/small"), 100, 2000) == SMALL[100:2100]
+            assert client.read(server.url("/small"), 100, 300) == SMALL[100:400]
             return
         with pytest.raises(expected) as caught:
             client.read(server.url("/small"), 100, 9000)
@@ -234,6 +240,14 @@ def test_a_wait_the_server_asks_for(server, client):
             patient.read(server.url("/later"), 0, 10)
         assert patient.stats()["gate_s"] >= 1
     assert len([seen for seen in server.log if seen.path == "/later"]) == 2
+
+
+def test_a_quota_that_is_spent(server, client):
+    server.fault("spent")
+    assert client.read(server.url("/f"), 0, 10) == DATA[:10]
+    with pytest.raises(errors.RemoteTimeoutError, match="asks for a wait of"):
+        client.read(server.url("/f"), 0, 10)
+    assert len(server.log) == 1
 
 
 def test_an_origin_that_is_down_gets_probes_alone(server):

@@ -74,7 +74,9 @@ def test_another_version_is_another_copy(server, files):
 def test_many_at_once(server, files):
     with ThreadPoolExecutor(6) as pool:
         paths = set(pool.map(files.fetch, ["a b/file.mp4"] * 6))
-    assert len(paths) == 1 and paths.pop().read_bytes() == DATA
+    assert len(paths) == 1
+    assert [p.name for p in next(iter(paths)).parent.iterdir()] == ["file.mp4"]
+    assert paths.pop().read_bytes() == DATA
     ranges = [seen.headers["Range"] for seen in server.log]
     assert len(ranges) == 6 + 8  # six times of which version it is, the bytes once
 
@@ -119,5 +121,6 @@ def test_roots_and_secrets():
         assert "sig" not in str(caught.value) and "u:p" not in str(caught.value)
     files = RemoteFiles("https://h/x", token="canary", token_origin="https://h", max_redirects=2)
     again = pickle.loads(pickle.dumps(files))
+    assert again.client.stats()["requests"] == 0
     assert "canary" not in repr(files) and b"canary" not in pickle.dumps(files)
     assert again.root == files.root and again._options["max_redirects"] == 2
