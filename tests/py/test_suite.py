@@ -145,12 +145,12 @@ def short(out: Path, *words: str) -> list[str]:
 def test_a_map_style_scenario_with_workers(tmp_path):
     words = ("--scenario", "mmap_local_maxworkers", "--local_root", str(DATA), "--batch_size", "4")
     parts = ("--num_partitions", "2", "--partition_index", "1", "--impl", "reelpool")
-    options = short(tmp_path, *words, *parts, "--num_workers", "1")
+    options = short(tmp_path, *words, *parts, "--num_workers", "1", "--video_decode_device", "cuda")
     assert suite_cli.dataloading(options) == console.OK
     found = check_record(
         tmp_path / "reelpool/mmap_local_maxworkers_bs4_w1_r0of1.json", DATALOADING_KEYS
     )
-    assert found["loader"] == "map_style"
+    assert (found["loader"], found["video_decode_device"]) == ("map_style", "cpu")
     assert found["samples_measured"] == 5 * 4  # batches 3 to 7
     assert found["num_threads"] == found["num_cameras"] == 2
     assert found["loaded_episodes"] == 2
@@ -188,6 +188,22 @@ def test_an_implementation_that_fails_leaves_its_reason(tmp_path, capsys):
     failed = json.loads(stale.with_suffix(".failed.json").read_text())
     assert "smaller than one batch" in failed["failed"]
     assert failed["scenario"] == "stream_hub"
+
+
+def test_a_floor_that_cannot_be_measured_costs_no_result(monkeypatch):
+    config = {"loader": "streaming", "root": str(DATA), "data_files_root": None,
+              "repo_id": "demo", "episodes": None}  # fmt: skip
+
+    def fails(self, kind):
+        raise RuntimeError("decode_floor failed on a file")
+
+    monkeypatch.setattr(suite.Floor, "measure", fails)
+    floor = suite._Floor(config, 0.1)
+    assert floor.measure() is None
+    assert floor.why == "decode_floor failed on a file"
+    assert suite._Floor(config | {"root": None}, 0.1).why == "the files are remote"
+    assert suite._Floor(config | {"data_files_root": "hf://b"}, 0.1).why == "the files are remote"
+    floor.close()
 
 
 def test_bad_input_is_said_before_anything_is_measured(tmp_path, capsys):

@@ -153,6 +153,7 @@ def plan_dataloading(args: argparse.Namespace, rank: int, world: int) -> list[Pl
         if kind.kind == "map_style":
             place = {"repo_id": args.map_repo_id, "root": str(args.local_root), "revision": None}
             config |= place | {"episodes": episodes, "maxworkers": kind.maxworkers}
+            config["video_decode_device"] = "cpu"  # the map-style classes know no other
         elif kind.bucket:
             config["data_files_root"] = args.data_files_root
         tag = dataloading_tag(args.scenario, args.batch_size, config["num_workers"], rank, world)
@@ -286,7 +287,14 @@ class _Floor:
 
     def measure(self) -> dict[str, Any] | None:
         """Frames/s and CPU time now; None where there is no floor."""
-        return None if self.floor is None else self.floor.measure(self.kind)
+        if self.floor is None:
+            return None
+        try:
+            return self.floor.measure(self.kind)
+        except RuntimeError as error:  # the files are at fault: the readers will say it better
+            self.close()
+            self.floor, self.why = None, str(error)
+            return None
 
     def close(self) -> None:
         """Remove what was built."""

@@ -100,6 +100,8 @@ def open_dataset(config: dict, facts: dict, alone: bool = False) -> Any:
     }
     streaming = config["loader"] == "streaming"
     if config["impl"] == "lerobot":
+        if config["video_decode_device"] != "cpu":
+            raise SystemExit("LeRobot 0.6.1 has no video_decode_device")
         if streaming:
             from lerobot.datasets.streaming_dataset import StreamingLeRobotDataset as Kind
 
