@@ -17,6 +17,7 @@
 #define SOCKETS     16        /* open at once in one transport; its cache keeps KEPT */
 #define KEPT        4L        /* connections, of the origins that a chain of redirects visits */
 #define SPARE_BODY  (1 << 16) /* bytes of a body nobody wants that are read to keep a connection */
+#define TOO_LARGE   100       /* CURLE_TOO_LARGE, which libcurl knows from 8.6 on */
 #define OLDEST      0x075700  /* 7.87: QUICK_EXIT */
 #define OLDEST_TEXT "7.87"
 
@@ -349,7 +350,8 @@ static void conclude(struct rp_http_transport *transport, CURLcode code)
     else if (transport->forbidden) {
         reply->end = RP_HTTP_FORBIDDEN;
     }
-    else if (reply->end == RP_HTTP_NO_MEMORY && reply->head.lines > 0 && !reply->head.complete) {
+    else if ((code == CURLE_OUT_OF_MEMORY || (int)code == TOO_LARGE) && reply->head.lines > 0 &&
+             !reply->head.complete) {
         reply->end = RP_HTTP_HEAD_LIMIT; /* how libcurl refuses one endless line */
     }
 }

@@ -364,17 +364,21 @@ def fault_wrong_total(handler):
 
 
 def fault_long(handler):
-    """A chunked body, three bytes longer than the range."""
+    """A chunked body, three bytes longer than the range; its first half comes alone."""
     first, last, size = handler.part()
     body = handler.faults.files[handler.name][first : last + 1] + b"XYZ"
-    chunked = f"{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n"
     headers = {
         "Transfer-Encoding": "chunked",
         "Content-Range": f"bytes {first}-{last}/{size}",
         "ETag": f'"{handler.etag}"',
         "Last-Modified": "Tue, 14 Jul 2026 10:15:00 GMT",
     }
-    handler.answer(206, headers, chunked)
+    handler.answer(206, headers, b"")
+    for part in (body[: len(body) // 2], body[len(body) // 2 :]):
+        handler.wfile.write(f"{len(part):x}\r\n".encode() + part + b"\r\n")
+        handler.wfile.flush()
+        time.sleep(0.01)
+    handler.wfile.write(b"0\r\n\r\n")
     return True
 
 

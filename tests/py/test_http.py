@@ -323,8 +323,17 @@ def read(part, of):
 def whole():
     return hashlib.sha256(b"".join(bytes(read(i, 3)) for i in range(3))).hexdigest()
 
+def connections():
+    # inodes of the connected sockets of this process
+    with open("/proc/self/net/tcp") as table:
+        connected = {line.split()[9] for line in list(table)[1:] if line.split()[3] == "01"}
+    held = {os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd") if
+            os.path.islink(f"/proc/self/fd/{n}")}
+    return {inode for inode in connected if f"socket:[{inode}]" in held}
+
 assert whole() == want
-fds = len(os.listdir("/proc/self/fd"))
+inherited = connections()
+assert len(inherited) == 1
 pipes = []
 for child in range(4):
     r, w = os.pipe()
@@ -332,6 +341,7 @@ for child in range(4):
         os.close(r)
         os.write(w, hashlib.sha256(bytes(read(child, 4))).digest())
         assert whole() == want
+        assert len(connections()) == 1 and not inherited & connections()
         os.write(w, b"+")
         client.close()
         os._exit(0)
