@@ -3,6 +3,7 @@
 #   make test [JOBS=2]       C tests, fuzz corpora, pytest in so many processes
 #   make bench | lint | format | setup | clean
 #   make test-c test-asan test-tsan fuzz-replay parity
+#   make test-slurm          the tests marked slurm: a SLURM of two nodes on this machine (Debian, root)
 #   make nightly             the tests marked soak, and other versions of FFmpeg
 #   make fuzz TARGET=mp4_index SECONDS=60
 EXTRAS ?= test
@@ -15,7 +16,7 @@ PYTEST := REELPOOL_TEST_CLIPS=$(CURDIR)/build/clips $(VENV) -m pytest -q
 JOBS   ?= 2
 NOT_HERE := not net and not gpu and not slurm and not soak
 
-.PHONY: help setup clips demo bench test lint format clean test-c test-asan test-tsan fuzz-replay fuzz parity nightly
+.PHONY: help setup clips demo bench test lint format clean test-c test-asan test-tsan fuzz-replay fuzz parity test-slurm nightly
 .DEFAULT_GOAL := help
 
 help:
@@ -67,6 +68,10 @@ fuzz: setup
 
 parity: setup
 	@tests/parity/run.sh
+
+# tests/slurm/cluster.sh packages installs what it needs.
+test-slurm: setup
+	$(PYTEST) -m slurm tests/slurm
 
 # Other libraries; what `make test` has no time for: the whole matrices, runs of minutes.
 nightly: clips

@@ -160,7 +160,9 @@ class Training:
     def _make_model(self, policy: Any) -> None:
         model = policy(self.loader.dataset.meta, self.args.n_action_steps)
         model = model.to(self.processes.device)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=self.args.lr)
+        # eps: a gradient of the size of rounding must not become a step of full size, so that the
+        # loss is the same to rounding under any number of processes.
+        optimizer = torch.optim.AdamW(model.parameters(), lr=self.args.lr, eps=1e-4)
         # The plain optimizer: Accelerate's own would count every process's step.
         self.schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: min(1, (n + 1) / 50))
         self.plain = model

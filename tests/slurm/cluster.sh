@@ -5,7 +5,7 @@
 #   packages  install Debian's packages for it
 # Needs root. FOLDER (default /run/reelpool-slurm) holds all state: keys, sockets, logs, slurm.conf. Nothing of
 # a SLURM or munge that this machine runs itself is touched. Use it by  export SLURM_CONF=FOLDER/slurm.conf
-# Environment: SLURM_TEST_PORT, first of four ports (default 17000).
+# Environment: SLURM_TEST_PORT, first of three ports (default 17000).
 # Exit status 2: wrong usage; 3: it cannot run here (not root, packages missing); 1: it did not start, with logs.
 set -euo pipefail
 export PATH=$PATH:/usr/sbin:/sbin
