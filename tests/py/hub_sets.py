@@ -1,7 +1,13 @@
 """What the tests of the Hub share: a stand-in for it, and a home without a trace of the user's."""
 
+import gc
+import importlib
 import sys
+import threading
+import time
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import huggingface_hub.constants as constants
 import huggingface_hub.utils as utils
@@ -29,8 +35,11 @@ def hub_fixture(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
     # huggingface_hub reads these when it is imported.
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    for name in ("reset_sessions", "close_session"):  # old versions build it into the client
-        getattr(utils, name, int)()
+    new_session()  # old versions build it into the client
+    # Its waits of seconds are short here, so that calls left behind end with their test.
+    clock = SimpleNamespace(sleep=lambda s: time.sleep(min(s, 0.05)), time=time.time)
+    for module in ("huggingface_hub.utils._http", "huggingface_hub.file_download"):
+        monkeypatch.setattr(importlib.import_module(module), "time", clock)
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "home/token"))
     monkeypatch.setattr(constants, "HF_STORED_TOKENS_PATH", str(tmp_path / "home/tokens"))
     with StandIn(page=3) as stand_in:
@@ -38,6 +47,21 @@ def hub_fixture(tmp_path, monkeypatch):
         stand_in.add("o/n", ROOT)
         stand_in.repos["o/n"].tags["v3.0"] = stand_in.repos["o/n"].branches["main"]
         yield stand_in
+    left = [thread for thread in threading.enumerate() if thread.name == "reelpool-hub"]
+    for thread in left:
+        thread.join(20)
+    if not left:
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # their sockets
+        new_session()
+        gc.collect()
+
+
+def new_session():
+    """Make huggingface_hub forget its HTTP client."""
+    for name in ("reset_sessions", "close_session"):
+        getattr(utils, name, int)()
 
 
 def open_hub(repo_id="o/n", **options):

@@ -4,6 +4,7 @@ time, without a token in it."""
 import functools
 import logging
 import pickle
+import signal
 import socket
 import subprocess
 import sys
@@ -350,3 +351,15 @@ def test_the_interpreter_ends_though_a_server_asks_to_wait(hub):
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 1 and "RemoteTimeoutError" in done.stderr
+
+
+def test_an_interrupt_ends_a_download(hub):
+    hub.fault("GET cdn", "stall", 60)
+    script = "from reelpool import LeRobotDatasetMetadata\nLeRobotDatasetMetadata('o/n')"
+    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not hub.requests("GET cdn") and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)  # the stall lasts a minute
+    assert process.returncode != 0 and "KeyboardInterrupt" in said
