@@ -23,6 +23,7 @@ from .suite_options import SCENARIOS
 
 CHILD = Path(__file__).with_name("suite_runner.py")
 WARM_LIMIT = 4 << 30
+COUNTED = ("counters", "reuse", "bytes_read", "stage_s")  # by reelpool's readers only
 
 
 class SuiteUnusable(Exception):
@@ -381,6 +382,7 @@ def figures(plan: Plan, raw: dict, watch: metrics.MemoryWatch) -> dict[str, Any]
         "order": order or None,
         "epochs": raw["epochs"],
         "frames_measured": summary["samples_measured"] * steps,
+        **dict.fromkeys(COUNTED),
         **summary,
         **watch.peaks(raw["own_peak_rss_bytes"]),
         **_probe_figures(raw["probe"]),
@@ -453,6 +455,8 @@ def _reasons(record: dict, config: dict, probe: dict) -> dict[str, str]:
         "move_pct": "no batch after the warm-up",
         "reuse": "no picture was decoded",
     }
+    if config["impl"] == "lerobot":
+        known |= dict.fromkeys(COUNTED, "LeRobot 0.6.1 counts nothing")
     for key in ("single_proc_samples_per_s", "fetch_pct", "decode_pct", "probe_skipped"):
         known[key] = probe.get("reason", "")
     if "reason" in probe and not probe.get("error"):
