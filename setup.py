@@ -56,14 +56,13 @@ def pkg_config(*args):
     except FileNotFoundError:
         stop(f"the build needs {tool}, which is not installed. Install it with")
     if done.returncode != 0:
-        reason = done.stderr.strip().splitlines()
-        stop(f"headers of FFmpeg or libcurl are missing ({reason[0] if reason else 'pkg-config failed'}). "
-             "Install them with")  # fmt: skip
+        reason = (done.stderr.strip().splitlines() or ["pkg-config failed"])[0]
+        stop(f"headers of FFmpeg or libcurl are missing ({reason}). Install them with")
     return shlex.split(done.stdout)
 
 
 def check_libraries():
-    """Refuse FFmpeg older than 5.1 and libcurl older than 7.87, whose API the core does not know."""
+    """Refuse FFmpeg older than 5.1 and libcurl older than 7.87, whose API does not suffice."""
     tool = os.environ.get("PKG_CONFIG", "pkg-config")
     pkg_config("--exists", "--print-errors")
     for package, oldest, reads in (

@@ -372,6 +372,39 @@ def test_fork(server):
     assert len({seen.port for seen in server.log}) == 5  # one connection per process
 
 
+FORK_WHILE_READING = """
+import os, sys, threading
+from reelpool._core import HttpClient
+client, url, stop, read = HttpClient(network_timeout=20), sys.argv[1], threading.Event(), [0] * 4
+
+def go_on(n):
+    while not stop.is_set():
+        assert len(client.read(url, 1000 * n, 50_000)) == 50_000
+        read[n] += 1
+
+threads = [threading.Thread(target=go_on, args=(n,)) for n in range(4)]
+for thread in threads:
+    thread.start()
+first = bytes(client.read(url, 0, 1000))
+for _ in range(25):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if client.read(url, 0, 1000) == first else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+stop.set()
+for thread in threads:
+    thread.join()
+assert all(read), read
+print("ok")
+"""
+
+
+def test_fork_while_others_read(server):
+    command = [sys.executable, "-W", "ignore", "-c", FORK_WHILE_READING, server.url("/f")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+
+
 def test_nothing_is_left():
     gc.collect()
     alive, fds = live_objects(), descriptors()
