@@ -106,7 +106,7 @@ def test_doctor_is_well():
     assert document["ok"]
     assert done.returncode == 0
     sections = {f["section"] for f in document["findings"]}
-    assert sections == {"host", "native", "decode", "python", "caches", "ranks", "dataset"}
+    assert sections == {"host", "native", "decode", "python", "caches", "hub", "ranks", "dataset"}
     decoded = [f["text"] for f in document["findings"] if f["section"] == "decode"]
     assert sum("checksums right" in text for text in decoded) == 5
 
