@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,7 +68,8 @@ def bring_files(
     if not missing:
         return
     hub.need_online(missing)
-    if hub.folder is None and hub.cache not in root.parents:  # a copy that is not ours to fill
+    ours = os.path.realpath(hub.cache) + "/"
+    if hub.folder is None and not os.path.realpath(root).startswith(ours):  # not to be written
         meta._move(hub.metadata(commit)[0])
     whole = episodes is None and list(cameras) == meta.video_keys
     hub.files(commit, wanted, Path(meta.root), whole, again)

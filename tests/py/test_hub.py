@@ -139,6 +139,17 @@ def test_a_copy_of_another_cache_is_completed_beside_it(hub, tmp_path, monkeypat
     assert same_items(open_hub(), open_demo(), ROWS)
 
 
+def test_a_home_behind_a_link(hub, tmp_path, monkeypatch):
+    open_hub()
+    plain = len(hub.requests("o/n|cdn"))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to("elsewhere")
+    monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path / "link"))
+    assert same_items(open_hub(), open_demo(), ROWS)
+    assert same_items(open_hub(), open_demo(), ROWS)
+    assert len(hub.requests("o/n|cdn")) == 2 * plain
+
+
 def test_a_copy_without_all_metadata_is_completed(hub, tmp_path):
     open_hub()
     (episodes,) = tmp_path.glob("lerobot/hub/*/snapshots/*/meta/episodes/*/*.parquet")
