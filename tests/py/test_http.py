@@ -178,6 +178,14 @@ def test_a_fault_without_end(server, kind):
         assert caught.value.status == int(kind[1:])
 
 
+def test_new_bytes_forgive_what_came_before(server, client):
+    """Three in a row end a call, not three in all."""
+    for kind, times in [("gzip", 2), ("short", 1), ("new_etag", 2), ("gzip", 2), ("cut", 1)] * 2:
+        server.fault(kind, times)
+    assert client.read(server.url("/small"), 0, 10_000) == SMALL[:10_000]
+    assert len(server.log) == 17
+
+
 def test_mixed_faults_and_the_run_repeats(server):
     def run():
         server.reset()
