@@ -34,7 +34,7 @@ def check_path(path: str, source: str) -> str:
     why = None
     if not path or len(path) > MAX_PATH:
         why = f"has {len(path)} characters (1 to {MAX_PATH} are allowed)"
-    elif any(ord(c) < 32 or ord(c) == 127 for c in path):
+    elif not path.isprintable() and any(ord(c) < 32 or ord(c) == 127 for c in path):
         why = "holds a control character"
     elif "\\" in path:
         why = "holds a backslash"

@@ -181,6 +181,7 @@ def check(
     tolerance_s: float = 1e-4,
     sums: bool = True,
     write_sums: bool = False,
+    spot: int | None = None,
     progress: Callable[[int], Any] | None = None,
 ) -> Report:
     """Check a local dataset (v2.0, v2.1, v3.0) and list every fault.
@@ -188,8 +189,9 @@ def check(
     `root_or_repo`: its folder, or a repo id with local files. `episodes`: only these. `jobs`:
     threads (None: the CPUs granted). `sums`: compare all bytes with the check sums that are there;
     `write_sums`: and write those of files without any and without fault: reads are compared with
-    them from then on, so this vouches that the files are good now. `progress(total)` gives an
-    object with the methods of `Progress`.
+    them from then on, so this vouches that the files are good now. `spot`: decode the first and
+    last picture of only so many episodes of each camera, spread evenly, and of each file.
+    `progress(total)` gives an object with the methods of `Progress`.
 
     Raises what says that there is nothing to check: NotFoundError (no dataset), CompatibilityError
     (its version), UnsupportedMediaError (remote), StorageError, ValueError for a wrong argument.
@@ -228,7 +230,7 @@ def check(
             verify_video.check_files(
                 meta, chosen, times, report, verify_video.Choices(
                     decode=level == "decode", tolerance_s=tolerance_s, sums=sums or write_sums,
-                    write_sums=write_sums, jobs=jobs or env.granted_cpus(),
+                    write_sums=write_sums, jobs=jobs or env.granted_cpus(), spot=spot,
                 ), progress or (lambda total: Progress()),
             )  # fmt: skip
     report.faults.sort(key=_order)

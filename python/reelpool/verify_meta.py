@@ -91,9 +91,9 @@ def _check_tasks(meta: Any, chosen: np.ndarray, report: Report) -> None:
     episodes = meta.episodes
     if episodes is None or "tasks" not in episodes.column_names:
         return
-    for number, tasks in zip(
-        chosen.tolist(), episodes.select_columns("tasks")[chosen.tolist()]["tasks"]
-    ):
+    named = episodes["tasks"]  # all of them: taking some by number loads pandas
+    for number in chosen.tolist():
+        tasks = named[number]
         for task in tasks if isinstance(tasks, list) else []:
             if task not in known:
                 report.faults.append(

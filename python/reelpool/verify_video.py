@@ -32,6 +32,7 @@ class Choices:
     sums: bool
     write_sums: bool
     jobs: int
+    spot: int | None = None  # episodes of a camera whose ends are decoded; None: all
 
 
 class VideoFile:
@@ -164,23 +165,32 @@ class VideoFile:
                 "episode out (episodes=)", episode=number, frame=first,
             )  # fmt: skip
 
-    def check_ends(self) -> None:
-        """First and last picture of each episode, read as a dataset reads them."""
+    def _spots(self, count: int | None) -> set[int]:
+        """Places in `sample` of the pictures to decode: the ends of episodes, and of the file."""
+        edges = np.flatnonzero(np.diff(self.episode, prepend=-1, append=-1))
+        begins, ends = edges[:-1], edges[1:] - 1
+        if count is None:
+            return {*begins.tolist(), *ends.tolist()}
+        taken = np.isin(
+            self.episode[begins], np.linspace(0, self.meta.total_episodes - 1, count).round()
+        )
+        return {0, len(self.sample) - 1, *begins[taken].tolist(), *ends[taken].tolist()}
+
+    def check_ends(self, spot: int | None) -> None:
+        """First and last picture of each episode (or of some), read as a dataset reads them."""
         if not self.opened or not len(self.sample):
             return
         rank = np.full(len(self.samples), -1, np.int64)
         rank[self.shown] = np.arange(len(self.shown))
         decoder = VideoDecoder(self.path)
-        edges = np.flatnonzero(np.diff(self.episode, prepend=-1, append=-1))
-        for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist()):
-            for at in sorted({begin, end - 1}):
-                if self.beyond[self.sample[at]]:
-                    continue  # reported as cut off
-                with collecting(self.faults, "index", self.meta.root, file=self.rel,
-                                camera=self.camera, episode=int(self.episode[at]),
-                                frame=int(self.frame[at])):  # fmt: skip
-                    self._read(decoder, int(rank[self.sample[at]]), at)
-                    self.pictures += 1
+        for at in sorted(self._spots(spot)):
+            if self.beyond[self.sample[at]]:
+                continue  # reported as cut off
+            with collecting(self.faults, "index", self.meta.root, file=self.rel,
+                            camera=self.camera, episode=int(self.episode[at]),
+                            frame=int(self.frame[at])):  # fmt: skip
+                self._read(decoder, int(rank[self.sample[at]]), at)
+                self.pictures += 1
 
     def _read(self, decoder: VideoDecoder, number: int, at: int) -> None:
         try:
@@ -324,7 +334,7 @@ def _examine(file: VideoFile, choices: Choices, times: dict[int, np.ndarray]) ->
         if choices.sums and file.opened and not file.beyond.any():
             own = file.check_sums(choices)
         if not choices.decode and not file.rotten:
-            file.check_ends()  # what has lost its sums cannot be read anyway
+            file.check_ends(choices.spot)  # what has lost its sums cannot be read anyway
     return own
 
 

@@ -11,6 +11,7 @@ import reelpool
 from convert_sets import MIXED, png, tree, write_clips
 from demo_sets import array
 from reelpool.__main__ import main
+from reelpool.convert.copies import video_digest
 from reelpool.convert.job import Job, Options
 from reelpool.convert.run import convert
 from written_datasets import edit_info, write_v2
@@ -330,6 +331,7 @@ def test_the_manifest_names_every_input(root):
     manifest = json.loads((job.options.work / "manifest.json").read_text())
     files = {rel: (size, digest) for e in manifest["inputs"] for rel, size, digest in e}
     digests = {r: d for r, d in tree(root).items() if not r.startswith("meta/")}
+    digests |= {r: video_digest(str(root / r)) for r in digests if r.startswith("videos/")}
     assert {r: d for r, (_, d) in files.items()} == digests
     assert all((root / rel).stat().st_size == size for rel, (size, _) in files.items())
     assert {rel: d for rel, d in tree(root).items() if rel.startswith("meta/")} == manifest[

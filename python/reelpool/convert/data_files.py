@@ -10,21 +10,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import FormatError, make_error
+from .copies import check_unchanged
 from .source import Source
 
 
-def write_data(source: Source, first: int, stop: int, part: Path) -> None:
-    """Write the rows of episodes [first, stop). Holds one episode in memory.
+def write_data(source: Source, first: int, inputs: list[list], part: Path) -> None:
+    """Write the rows of the episodes from `first` on. Holds one episode in memory.
 
-    Raises FormatError, StorageError's cause (OSError).
+    `inputs`: [name, bytes, SHA-256] of each one's table, which must still be that. Raises
+    FormatError, StorageError, its cause (OSError).
     """
     schema = describe(source.schema, source.images)
     with pq.ParquetWriter(part, schema, compression="snappy", use_dictionary=True) as writer:
-        for episode in range(first, stop):
+        for episode, (rel, _, digest) in enumerate(inputs, first):
             try:
+                check_unchanged(rel, source.locate(rel)[0], digest)
                 table = source.read_table(episode).replace_schema_metadata(schema.metadata)
             except pa.ArrowException as error:
-                rel = source.data_file(episode)
                 text = f"{rel}: {error}"
                 raise make_error(FormatError, text, file=rel, episode=episode) from error
             writer.write_table(table, row_group_size=max(1, table.num_rows))

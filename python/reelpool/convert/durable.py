@@ -51,31 +51,34 @@ def sync(path: str | os.PathLike[str]) -> None:
         os.close(handle)
 
 
-def publish(part: Path, path: Path) -> None:
-    """Give a finished file its name. Both must lie in one folder. Blocks until it is on disk."""
+def publish(part: Path, path: Path, named: bool = True) -> None:
+    """Give a finished file its name. Both must lie in one folder. Blocks until it is on disk;
+    with `named` False its name may be lost with the power, never found on an unfinished file.
+    """
     sync(part)
     os.replace(part, path)
-    sync(path.parent)
+    if named:
+        sync(path.parent)
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Make or replace a file in one step. Raises StorageError."""
+def write_bytes(path: Path, data: bytes, named: bool = True) -> None:
+    """Make or replace a file in one step, `named` as in `publish`. Raises StorageError."""
     part = path.with_name(f"{path.name}.{os.getpid()}{PART}")
     with storing(path):
         try:
             with open(part, "wb") as stream:
                 stream.write(data)
-            publish(part, path)
+            publish(part, path, named)
         except BaseException:
             part.unlink(missing_ok=True)
             raise
 
 
-def write_json(path: Path, document: Any, indent: int | None = None) -> None:
-    """Make or replace a JSON file in one step. Raises StorageError."""
+def write_json(path: Path, document: Any, indent: int | None = None, named: bool = True) -> None:
+    """Make or replace a JSON file in one step, `named` as in `publish`. Raises StorageError."""
     separators = None if indent else (",", ":")
     text = json.dumps(document, indent=indent, separators=separators, ensure_ascii=False)
-    write_bytes(path, text.encode() + b"\n")
+    write_bytes(path, text.encode() + b"\n", named)
 
 
 def read_json(path: Path) -> Any:

@@ -11,18 +11,23 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from ..errors import FormatError, ReelpoolError, StateError, StorageError, make_error
 from . import metadata, plan, swap
+from .copies import check_joined
 from .data_files import write_data
 from .durable import PART, publish, storing, sync
-from .source import STATS_FILE, Source, bad_episodes, check_unchanged, read_version
+from .source import STATS_FILE, Source, bad_episodes, check_sizes, read_version
 from .work import LIFE_S, WorkFolder
 
-_POLL_S = 0.1
+_POLL_S = 0.1  # at most: the wait for another worker's item grows with its duration
+_FIRST_POLL_S = 0.002
+_SYNCS = 8
+_SPOT_EPISODES = 8  # whose first and last pictures a quick validation decodes
 SPARE_BYTES = 64 << 20  # for metadata and the file system's own
 
 
@@ -248,8 +253,7 @@ class Job:
                 if not part.exists():
                     return  # this worker's own lease ran out: another one has begun anew
                 record = {"size": part.stat().st_size, "spans": spans}
-                publish(part, path)
-                sync(path.parent.parent)
+                publish(part, path, named=False)  # `_finish` syncs the folders
             except FileNotFoundError:
                 if part.exists():
                     raise
@@ -263,17 +267,26 @@ class Job:
         source = self.source
         column = 0 if output.camera is None else 1 + source.cameras.index(output.camera)
         inputs = (self._manifest or {})["inputs"][output.first : output.stop]
-        paths = check_unchanged(source, [tuple(files[column][:2]) for files in inputs])
+        planned = [files[column] for files in inputs]
+        paths = check_sizes(source, planned)
         if output.camera is None:
-            write_data(source, output.first, output.stop, part)
+            write_data(source, output.first, planned, part)
             return []
         core: Any = importlib.import_module("reelpool._core")
         spans = core.concat_videos([os.fsencode(p) for p in paths], os.fsencode(part))
-        return [_span(span) for span in spans]
+        spans = [_span(span) for span in spans]
+        final = os.path.join(os.path.realpath(self.options.target), output.path)
+        sums = check_joined(part, final, paths, planned, spans)
+        self._sums_of(output.item).write_bytes(sums)
+        return spans
+
+    def _sums_of(self, item: str) -> Path:
+        """Where a new video's check sums wait for it to be in its place."""
+        return self.folder.state / f"{item}.sums"
 
     def work_through(self, items: list[str], step: Callable[[str], None]) -> None:
         """Do items until all are done, here or elsewhere. Returns early when `stopped` is set."""
-        left = list(items)
+        left, pause = list(items), _FIRST_POLL_S
         while left and not self.stopped.is_set():
             waiting = []
             for item in left:
@@ -289,11 +302,13 @@ class Job:
                 finally:
                     self.folder.release(item)
                 waiting.append(item)
+                pause = _FIRST_POLL_S
             left = [item for item in waiting if not self.folder.is_done(item)]
             if left:
                 if self.complete():  # another host finished and removed the work folder
                     return
-                time.sleep(_POLL_S)
+                time.sleep(pause)
+                pause = min(_POLL_S, 1.25 * pause)
 
     # -- the end --
 
@@ -304,6 +319,7 @@ class Job:
                 try:
                     if not self.complete():
                         self._finish()
+                        self._keep_sums()
                 finally:
                     self.folder.release("finish")
                 self._tidy()
@@ -331,21 +347,43 @@ class Job:
                     left.unlink(missing_ok=True)
         self.check()
         with storing(built):
-            for folder in [built, *(p for p in built.rglob("*") if p.is_dir())]:
-                sync(folder)
+            with ThreadPoolExecutor(_SYNCS) as threads:  # the file system joins their commits
+                folders = [built, *(p for p in built.rglob("*") if p.is_dir())]
+                list(threads.map(sync, folders))
             if options.out is None:
                 swap.swap(options.target, built, options.old)
             else:
                 os.rename(built, options.out)
                 sync(options.out.parent)
 
+    def _keep_sums(self) -> None:
+        """Keep the check sums of the new videos, for readers to compare with."""
+        from .. import sums
+
+        for output in self.outputs():
+            try:
+                found = sums.parse(self._sums_of(output.item).read_bytes())
+                if found.is_of(self.options.target / output.path):
+                    sums.store(found)
+            except (FileNotFoundError, FormatError):
+                continue  # a table, or lost with the power: `reelpool verify` can make them
+            except (OSError, StorageError) as error:
+                self.notes.append(f"check sums are not kept: {error}")
+                return
+
     def check(self) -> None:
         """Validate the built dataset before it takes the other's place. Raises FormatError."""
         from .. import verify
 
         options = self.options
-        level = "decode" if options.validate == "full" else "index"
-        report = verify.check(options.built, level, tolerance_s=options.tolerance_s)
+        full = options.validate == "full"
+        report = verify.check(
+            options.built,
+            "decode" if full else "index",
+            tolerance_s=options.tolerance_s,
+            sums=full,  # `write` has compared all bytes with the sources'
+            spot=None if full else _SPOT_EPISODES,
+        )
         if any(fault.file == STATS_FILE for fault in report.faults):
             # Statistics that the source lacks are no fault of the conversion.
             known = {fault.what for fault in verify.check(options.root, "meta").faults}

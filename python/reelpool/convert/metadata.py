@@ -28,21 +28,23 @@ _CARRIED = ("README.md", "LICENSE*", "NOTICE*", ".gitattributes")
 def write_meta(
     source: Source, root: Path, outputs: list[Output], records: dict[str, Any], sizes: dict
 ) -> None:
-    """Write all of `meta/` below `root`: `records` of the video items by name. StorageError."""
+    """Write all of `meta/` below `root`: `records` of the video items by name. The caller syncs
+    the folders. Raises StorageError.
+    """
     with storing(root):
         (root / "meta").mkdir(parents=True, exist_ok=True)
-        write_json(root / INFO_FILE, new_info(source, sizes), indent=4)
+        write_json(root / INFO_FILE, new_info(source, sizes), indent=4, named=False)
         _write_table(_tasks_table(source), root / "meta/tasks.parquet")
         _write_episodes(source, root, outputs, records)
         stats = new_stats(source)
         if stats is not None:
-            write_json(root / STATS_FILE, stats, indent=4)
+            write_json(root / STATS_FILE, stats, indent=4, named=False)
         for pattern in _CARRIED:
             for path in sorted(source.files.path.glob(pattern)):
                 if path.is_file() and not (root / path.name).exists():
                     part = root / (path.name + PART)
                     shutil.copyfile(path, part)
-                    publish(part, root / path.name)
+                    publish(part, root / path.name, named=False)
 
 
 def new_info(source: Source, sizes: dict) -> dict:
@@ -72,8 +74,8 @@ def _tasks_table(source: Source) -> pa.Table:
     """The tasks, sorted; `task` is the index that pandas restores."""
     table = pa.table(
         {
-            "task_index": pa.array([n for n, _ in source.tasks], pa.int64()),
-            "task": pa.array([t for _, t in source.tasks], pa.string()),
+            "task_index": column([n for n, _ in source.tasks]),
+            "task": column([t for _, t in source.tasks]),
         }
     )
     text = {"metadata": None, "numpy_type": "object", "pandas_type": "unicode"}
@@ -90,11 +92,37 @@ def _tasks_table(source: Source) -> pa.Table:
     return table.replace_schema_metadata({"pandas": json.dumps(pandas)})
 
 
+def column(values: list | np.ndarray) -> pa.Array:
+    """`pa.array(values)`, which would load pandas; an array of numbers must be int64."""
+    if isinstance(values, np.ndarray):
+        return _numbers(values.astype(np.int64, copy=False))
+    kinds = set(map(type, values))
+    if kinds == {str}:
+        builder = pa.lib.StringBuilder()
+        builder.append_values(values)
+        return builder.finish()
+    if kinds == {list}:
+        ends = np.cumsum([0, *map(len, values)])
+        inner = column([v for row in values for v in row])
+        if ends[-1] and ends[-1] < 1 << 31 and inner.type != pa.null():
+            return pa.ListArray.from_arrays(_numbers(ends.astype(np.int32)), inner)
+    if kinds == {int} and max(map(abs, values)) < 1 << 63:
+        return _numbers(np.array(values, np.int64))
+    if kinds == {float}:
+        return _numbers(np.array(values, np.float64))
+    return pa.array(values)
+
+
+def _numbers(values: np.ndarray) -> pa.Array:
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
 def _write_table(table: pa.Table, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + PART)
     pq.write_table(table, part, compression="snappy")
-    publish(part, path)
+    publish(part, path, named=False)
 
 
 def _write_episodes(
@@ -108,8 +136,8 @@ def _write_episodes(
     for number, first in enumerate(range(0, len(source), step)):
         piece = table.slice(first, step)
         place = np.full(piece.num_rows, 0, np.int64)
-        piece = piece.append_column("meta/episodes/chunk_index", pa.array(place))
-        piece = piece.append_column("meta/episodes/file_index", pa.array(place + number))
+        piece = piece.append_column("meta/episodes/chunk_index", column(place))
+        piece = piece.append_column("meta/episodes/file_index", column(place + number))
         piece = piece.cast(describe(piece.schema))
         _write_table(piece, root / EPISODES_TEMPLATE.format(chunk=0, file=number))
 
@@ -119,25 +147,25 @@ def episode_columns(
 ) -> dict[str, pa.Array]:
     """All columns that LeRobot writes, in its order."""
     count, columns = len(source), source.columns
-    out: dict[str, pa.Array] = {"episode_index": pa.array(np.arange(count))}
+    out: dict[str, pa.Array] = {"episode_index": column(np.arange(count))}
     data = [o for o in outputs if o.camera is None]
-    out["data/chunk_index"] = pa.array(_spread(data, "chunk", count))
-    out["data/file_index"] = pa.array(_spread(data, "file", count))
-    out["dataset_from_index"] = pa.array(columns.from_index)
-    out["dataset_to_index"] = pa.array(columns.to_index)
+    out["data/chunk_index"] = column(_spread(data, "chunk", count))
+    out["data/file_index"] = column(_spread(data, "file", count))
+    out["dataset_from_index"] = column(columns.from_index)
+    out["dataset_to_index"] = column(columns.to_index)
     for camera in source.cameras:
         mine = [o for o in outputs if o.camera == camera]
-        out[f"videos/{camera}/chunk_index"] = pa.array(_spread(mine, "chunk", count))
-        out[f"videos/{camera}/file_index"] = pa.array(_spread(mine, "file", count))
+        out[f"videos/{camera}/chunk_index"] = column(_spread(mine, "chunk", count))
+        out[f"videos/{camera}/file_index"] = column(_spread(mine, "file", count))
         spans = [span for o in mine for span in records[o.item]["spans"]]
-        out[f"videos/{camera}/from_timestamp"] = pa.array([_seconds(s[0]) for s in spans])
-        out[f"videos/{camera}/to_timestamp"] = pa.array([_seconds(s[1]) for s in spans])
+        out[f"videos/{camera}/from_timestamp"] = column([_seconds(s[0]) for s in spans])
+        out[f"videos/{camera}/to_timestamp"] = column([_seconds(s[1]) for s in spans])
     legacy = dict.fromkeys(["tasks", "length", *(k for row in source.rows for k in row)])
     for name in legacy:
         if name not in out:
-            out[name] = pa.array([row.get(name) for row in source.rows])
+            out[name] = column([row.get(name) for row in source.rows])
     for name, values in _stats_columns(source).items():
-        out[name] = pa.array(values)
+        out[name] = column(values)
     return out
 
 

@@ -227,7 +227,7 @@ class _Processes:
         context = multiprocessing.get_context("fork")
         self._errors: list[BaseException] = []
         self._workers: list[tuple[Any, Any]] = []
-        for _ in range(count):
+        for _ in range(min(count, len(items))):
             ours, theirs = context.Pipe(duplex=False)
             arguments = (job, items, step, threads, theirs, os.getpid())
             process = context.Process(target=_process_main, args=arguments, daemon=True)

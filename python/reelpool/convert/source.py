@@ -17,9 +17,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from .. import metadata_v21
-from ..errors import CompatibilityError, FormatError, ReelpoolError, StorageError, make_error
+from ..errors import CompatibilityError, FormatError, ReelpoolError, make_error
 from ..metadata_info import load_info, parse_json, parse_version
 from ..roots import INFO_FILE, LocalRoot, check_path
+from ..tables_arrow import flat_numbers
+from .copies import changed, video_digest
 from .durable import file_digest
 
 STATS_FILE = "meta/stats.json"
@@ -59,6 +61,7 @@ class Source:
     def __init__(self, root: Path, name: str) -> None:
         self.name = name
         self.files = LocalRoot(root)
+        self._paths: dict[str, str] = {}
         self.info = load_info(self.files)
         self.version = parse_version(self.info.codebase_version, name)
         if self.version[0] != 2:
@@ -162,9 +165,20 @@ class Source:
 
     def _size(self, rel: str) -> int:
         try:
-            return os.stat(self.files.resolve(rel)).st_size
+            return self.locate(rel)[1]
         except ReelpoolError:
             return -1
+
+    def locate(self, rel: str) -> tuple[str, int]:
+        """(absolute path, bytes) of a file; its path is judged once. Raises as `resolve`."""
+        path = self._paths.get(rel)
+        if path is not None:
+            try:
+                return path, os.stat(path).st_size
+            except OSError:
+                del self._paths[rel]  # resolve says what is wrong
+        path = self._paths[rel] = self.files.resolve(rel)
+        return path, os.stat(path).st_size
 
     @functools.cached_property
     def schema(self) -> pa.Schema:
@@ -183,7 +197,7 @@ class Source:
 
     def read_table(self, episode: int) -> pa.Table:
         """The episode's rows in the columns of `schema`, pictures embedded."""
-        path = self.files.resolve(self.data_file(episode))
+        path = self.locate(self.data_file(episode))[0]
         table = pq.ParquetFile(path).read(use_threads=False).select(self.schema.names)
         table = table.replace_schema_metadata().cast(self.schema)
         for key in self.images:
@@ -223,7 +237,7 @@ class Source:
         """[bytes, SHA-256, size in memory] and the rows' timestamps."""
         rel = self.data_file(episode)
         try:
-            path = self.files.resolve(rel)
+            path = self.locate(rel)[0]
             size, digest = file_digest(path)
             file = pq.ParquetFile(path)
             meta = file.metadata
@@ -276,12 +290,11 @@ class Source:
         tolerance_s: float,
         faults: list[str],
     ) -> list:
-        """[bytes, SHA-256, signature, pictures]."""
+        """[bytes, digest of its content, signature, pictures]."""
         core: Any = importlib.import_module("reelpool._core")
         rel = self.video_file(episode, camera)
         try:
-            path = self.files.resolve(rel)
-            size, digest = file_digest(path)
+            path, size = self.locate(rel)
             found = core.video_info(path)
             signature = core.video_signature(os.fsencode(path)).hex()
             shape = self.info.features[camera].get("shape") or ()
@@ -290,6 +303,7 @@ class Source:
                 raise _Fault(f"pictures of {size_text}, meta/info.json says {list(shape)}")
             if stamps is not None:
                 _check_times(np.frombuffer(found["times"], np.float64), stamps, tolerance_s)
+            digest = video_digest(path)
         except (_Fault, ReelpoolError, OSError, MemoryError) as error:
             faults.append(f"{rel}: {_line(error)}")
             return []
@@ -311,7 +325,7 @@ def _numbers(column: pa.ChunkedArray) -> np.ndarray:
         raise _Fault("a null among its numbers")
     if pa.types.is_list(column.type) or pa.types.is_fixed_size_list(column.type):
         column = pc.list_flatten(column)
-    return np.from_dlpack(column.combine_chunks())  # to_numpy would load pandas
+    return flat_numbers(column)
 
 
 def _check_times(times: np.ndarray, stamps: np.ndarray, tolerance_s: float) -> None:
@@ -328,15 +342,12 @@ def _check_times(times: np.ndarray, stamps: np.ndarray, tolerance_s: float) -> N
         raise _Fault(f"{what} ({why})")
 
 
-def check_unchanged(source: Source, inputs: list[tuple[str, int]]) -> list[str]:
+def check_sizes(source: Source, inputs: list[list]) -> list[str]:
     """Absolute paths of input files whose sizes must be as planned. Raises StorageError."""
     paths = []
-    for rel, size in inputs:
-        path = source.files.resolve(rel)
-        if os.stat(path).st_size != size:
-            text = (
-                f"{rel} has changed since the plan was made\n  Remove the work folder, start again"
-            )
-            raise make_error(StorageError, text, file=rel, dataset=source.name)
+    for rel, planned, _ in inputs:
+        path, size = source.locate(rel)
+        if size != planned:
+            raise changed(rel)
         paths.append(path)
     return paths

@@ -92,8 +92,10 @@ class WorkFolder:
         return {name[: -len(".done")] for name in names if name.endswith(".done")}
 
     def finish(self, item: str, record: Any) -> None:
-        """Record that an item is done: its files are on disk already."""
-        write_json(self._done(item), record)
+        """Record that an item is done: its files are on disk already. A record that is lost with
+        the power means the work is done again.
+        """
+        write_json(self._done(item), record, named=False)
 
     def forget(self, item: str) -> None:
         """Make an item pending again: what it describes has changed."""
