@@ -18,7 +18,7 @@ static uint8_t *extend(struct rp_box_writer *w, size_t len)
     if (w->failed) {
         return NULL;
     }
-    if (len > w->room - w->len) {
+    if (w->data == NULL || len > w->room - w->len) {
         size_t room = 2 * w->room + len + 1024;
         uint8_t *data = rp_realloc(w->data, room, 1);
         if (data == NULL) {
