@@ -4,14 +4,20 @@ A test that cannot run here skips and names the reason. REELPOOL_REQUIRE=torch,d
 failures of the skips whose reason names one of the words: a CI job must not pass by skipping.
 """
 
+import atexit
 import importlib.metadata
 import os
 import re
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test asks the real Hub
+if "REELPOOL_CACHE" not in os.environ:  # none reads or writes the user's own check sums
+    os.environ["REELPOOL_CACHE"] = tempfile.mkdtemp(prefix="reelpool-tests-")
+    atexit.register(shutil.rmtree, os.environ["REELPOOL_CACHE"], ignore_errors=True)
 
 REPO = Path(__file__).resolve().parents[1]
 REQUIRED = [word for word in os.environ.get("REELPOOL_REQUIRE", "").split(",") if word]
