@@ -130,12 +130,15 @@ class Training:
                     "samples go on in the same order, but a step holds another number of them"
                 )
             return size
-        if not saved:
+        total = self.args.global_batch_size
+        if total is None and not saved:
             return 64
-        size, rest = divmod(saved["global_batch"], self.world)
+        if total is None:
+            total = saved["global_batch"]
+        size, rest = divmod(total, self.world)
         if rest or not size:
             raise UnusableError(
-                f"the checkpoint's global batch of {saved['global_batch']} cannot be shared by "
+                f"the global batch of {total} cannot be shared by "
                 f"{self.world} processes: give --batch_size (per process)"
             )
         return size
@@ -317,6 +320,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     p.add_argument("--output_dir", required=True, help="seen by all nodes")
     p.add_argument("--steps", type=positive, default=1000)
     p.add_argument("--batch_size", type=positive, help="per process; default 64")
+    p.add_argument("--global_batch_size", type=positive, help="of all processes, instead")
     p.add_argument("--num_workers", type=whole, default=8, help="decoding threads, if CPUs allow")
     p.add_argument("--buffer_size", type=positive, default=2000, help="no effect: see design.md")
     p.add_argument("--video_decoder_cache_size", type=positive)
@@ -330,7 +334,10 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     p.add_argument("--keep", type=positive, default=2, help="newest checkpoints that stay")
     p.add_argument("--lr", type=float, default=1e-3)
     p.add_argument("--seed", type=int, default=42)
-    return p.parse_args(argv)
+    args = p.parse_args(argv)
+    if args.batch_size is not None and args.global_batch_size is not None:
+        p.error("--batch_size and --global_batch_size exclude each other")
+    return args
 
 
 def whole(text: str) -> int:

@@ -26,6 +26,8 @@ example=${EXAMPLE:-${SLURM_SUBMIT_DIR:-$PWD}/benchmarks/train_streaming_multinod
 python=${PYTHON:-python3}
 gpus=${SLURM_GPUS_ON_NODE:-0}
 processes=${PROCESSES:-$((gpus > 0 ? gpus : 1))}
+nodes=$SLURM_JOB_NUM_NODES
+tasks=$nodes # one launcher per node
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 if address=$(scontrol show node "$MASTER_ADDR" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p') && [ -n "$address" ]; then
     MASTER_ADDR=$address # where a node's name is none that every node can look up
@@ -47,6 +49,7 @@ accelerate)
         --mixed_precision no --dynamo_backend no --num_cpu_threads_per_process 1 "${@:3}"'
     ;;
 srun)
+    tasks=$((nodes * ${SLURM_NTASKS_PER_NODE:-1}))
     launch='exec "$0" "${@:3}"'
     ;;
 *)
@@ -55,9 +58,10 @@ srun)
     ;;
 esac
 
-# srun does not take over --cpus-per-task (since SLURM 22.05); -K: when a task dies, the others end, too.
-srun -K --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" bash -c "$launch" "$python" "$SLURM_JOB_NUM_NODES" "$processes" \
-    "$example" --resume_from auto "$@"
+# srun does not take over --cpus-per-task (since SLURM 22.05), and the variables still have the tasks of a job whose
+# nodes were changed while it waited. -K: when a task dies, the others end, too.
+srun -K --nodes="$nodes" --ntasks="$tasks" --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" bash -c "$launch" \
+    "$python" "$nodes" "$processes" "$example" --resume_from auto "$@"
 status=$?
 if [ $status != 0 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt "${RESTARTS:-3}" ]; then
     echo "training ended with status $status: job $SLURM_JOB_ID is queued again"

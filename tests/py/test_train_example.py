@@ -227,7 +227,7 @@ def test_an_earlier_run_is_not_overwritten(tmp_path, main, capsys):
 
 def test_a_global_batch_that_cannot_be_shared(example):
     training = example.Training.__new__(example.Training)
-    training.args, training.world = SimpleNamespace(batch_size=None), 2
+    training.args, training.world = SimpleNamespace(batch_size=None, global_batch_size=None), 2
     assert training._batch_size({"global_batch": 6}) == 3
     with pytest.raises(example.UnusableError, match="global batch of 3 cannot be shared by 2"):
         training._batch_size({"global_batch": 3})

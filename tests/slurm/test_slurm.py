@@ -1,9 +1,11 @@
 """A real SLURM of two nodes on this machine (cluster.sh): ranks of a step, a job's batch shell, and training that is
 killed, preempted and cancelled. `make test-slurm`."""  # noqa: E501
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -33,6 +35,16 @@ def torch_here():
     pytest.importorskip("torch", reason="needs the extra `torch`")
 
 
+def free_ports(count=3):
+    """The first of so many neighbouring free ports."""
+    for first in range(17100, 32000, count):
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
+    raise AssertionError("no free ports")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cluster(tmp_path_factory):
     """Environment of the cluster's commands; SLURM_CONF: of one that runs."""
@@ -43,12 +55,14 @@ def cluster(tmp_path_factory):
     if "SLURM_CONF" in os.environ:
         yield {**clean, "SLURM_CONF": os.environ["SLURM_CONF"]}
         return
-    up = subprocess.run([CLUSTER, "up"], capture_output=True, text=True, env=clean)
+    folder = f"/run/reelpool-slurm-{os.getpid()}"  # beside one that somebody works with
+    clean["SLURM_TEST_PORT"] = str(free_ports())
+    up = subprocess.run([CLUSTER, "up", folder], capture_output=True, text=True, env=clean)
     if up.returncode == 3:
         pytest.skip(f"slurm: {up.stderr.strip()}")
     assert up.returncode == 0, up.stderr
     yield {**clean, "SLURM_CONF": up.stdout.strip()}
-    down = subprocess.run([CLUSTER, "down"], capture_output=True, text=True, env=clean)
+    down = subprocess.run([CLUSTER, "down", folder], capture_output=True, text=True, env=clean)
     assert down.returncode == 0, down.stderr
 
 
@@ -67,14 +81,17 @@ def slurm(cluster):
     yield call
     for job in call("squeue", "-h", "-o", "%i").split():
         call("scancel", job)
-    wait_until(lambda: not call("squeue", "-h"), "cancelled jobs end")
+    wait_until(lambda: not call("squeue", "-h"), "cancelled jobs end", every=0.3)
 
 
-def wait_until(done, what):
-    deadline = time.monotonic() + WAIT_S
+def wait_until(done, what=None, seconds=WAIT_S, every=0.02):
+    """What `done` gives once it is true; after so long False, or, with `what`, a failure."""
+    deadline = time.monotonic() + seconds
     while not (found := done()):
-        assert time.monotonic() < deadline, f"waited too long until {what}"
-        time.sleep(0.02)
+        if time.monotonic() > deadline:
+            assert what is None, f"waited too long until {what}"
+            return False
+        time.sleep(every)
     return found
 
 
@@ -143,7 +160,7 @@ class Job:
     def __init__(self, slurm, output, *more, nodes=2, **environment):
         self.slurm, self.output, self.text = slurm, output, output / "job.out"
         output.mkdir(exist_ok=True)
-        batch = ["--batch_size", 4] if nodes == 2 else []
+        batch = ["--global_batch_size", 8] if nodes == 2 else []
         self.number = slurm(
             "sbatch", "--parsable", f"--nodes={nodes}", f"--output={self.text}", LAUNCHER,
             *options(output), *batch, *more, **environment,
@@ -154,21 +171,27 @@ class Job:
         return dict(word.split("=", 1) for word in words if "=" in word)
 
     def wait_for_steps(self, count=10):
-        wait_until(lambda: len(log(self.output)) >= count or self.ended(), "steps are logged")
-        assert not self.ended(), self.text.read_text()
+        enough = False
+        for _ in range(WAIT_S):
+            if enough or self.ended():
+                break
+            enough = wait_until(lambda: len(log(self.output)) >= count, seconds=1)
+        assert enough and not self.ended(), self.text.read_text()
 
     def ended(self):
         return self.facts()["JobState"] in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
 
     def begin_now(self, *changes, restarts=1):
         """A queued job begins in two minutes, says SLURM: now, and with these changes."""
-        wait_until(lambda: self.facts()["JobState"] == "PENDING", "the job is queued again")
+        wait_until(
+            lambda: self.facts()["JobState"] == "PENDING", "the job is queued again", every=0.3
+        )
         assert self.facts()["Restarts"] == str(restarts)
         assert len(log(self.output)) < STEPS, "the machine was too fast: nothing is left"
         self.slurm("scontrol", "update", f"JobId={self.number}", *changes, "StartTime=now")
 
     def complete(self):
-        wait_until(self.ended, "the job has ended")
+        wait_until(self.ended, "the job has ended", every=0.3)
         assert self.facts()["JobState"] == "COMPLETED", self.text.read_text()
         return self.text.read_text()
 
@@ -220,9 +243,9 @@ def test_a_cancelled_job_stays_cancelled_and_one_node_goes_on(slurm, tmp_path, w
     job = Job(slurm, tmp_path / "out", "--backend", "torch", LAUNCHER="srun")
     job.wait_for_steps()
     slurm("scancel", job.number)
-    wait_until(job.ended, "the job has ended")
+    wait_until(job.ended, "the job has ended", every=0.3)
     assert job.facts()["JobState"] == "CANCELLED" and job.facts()["Restarts"] == "0"
-    wait_until(lambda: not slurm("squeue", "-h"), "nothing of it is left")
+    wait_until(lambda: not slurm("squeue", "-h"), "nothing of it is left", every=0.3)
     assert not job.processes()
     text = Job(slurm, job.output, "--backend", "torch", nodes=1, LAUNCHER="srun").complete()
     assert "2 -> 1 processes, 8 samples each" in text
