@@ -242,6 +242,18 @@ static struct item pop_index(rp_loader *loader)
     return (struct item){.kind = ITEM_INDEX, .file = file};
 }
 
+/* Whether somebody is just looking ahead: for that long a stream's run waits, since it could not
+ * serve the batches that are about to be located, and their pictures would be decoded again. */
+static bool sight_is_coming(const rp_loader *loader)
+{
+    for (const struct batch *b = loader->batches; b != NULL; b = b->next) {
+        if (b->stream && (b->state == BATCH_PULLING || b->state == BATCH_LOCATING)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static struct item pop_run(rp_loader *loader)
 {
     struct run *run = loader->heap[0];
@@ -273,10 +285,14 @@ struct item rp_schedule_pop_locked(rp_loader *loader)
     if (batch != NULL) {
         return (struct item){.kind = ITEM_PULL, .batch = batch};
     }
-    if (loader->heap_len > 0 && loader->heap[0]->first_ticket != NEVER_DUE) {
-        return pop_run(loader);
+    if (loader->heap_len == 0 || loader->heap[0]->first_ticket == NEVER_DUE) {
+        return (struct item){.kind = ITEM_NONE};
     }
-    return (struct item){.kind = ITEM_NONE};
+    bool of_stream = loader->heap[0]->first_ticket >> 63;
+    if (of_stream && loader->ahead > 0 && sight_is_coming(loader)) {
+        return (struct item){.kind = ITEM_NONE}; /* the end of that item wakes who waits */
+    }
+    return pop_run(loader);
 }
 
 static void take_off_run(rp_loader *loader, struct want *want)

@@ -207,10 +207,12 @@ def feed_set(runs: np.ndarray, seed: int, params: OrderParams | None, first_row:
 
 
 def ahead_batches(params: OrderParams | None, global_batch: int, workers: int = 1) -> int:
-    """A worker's batches within which all frames of a visit come."""
+    """A worker's batches within which all frames of a visit come: J rows by their keys, and as many
+    again, since keys lie unevenly.
+    """
     if params is None or params.k == 1:
         return 0
-    return -(-params.J * params.C // (global_batch * workers))
+    return -(-2 * params.J * params.C // (global_batch * workers))
 
 
 class Share(NamedTuple):
