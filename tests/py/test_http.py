@@ -304,7 +304,8 @@ def test_close_ends_the_calls_under_way(server):
 def test_keyboard_interrupt(server):
     server.fault("silent", None)
     script = (
-        "import sys; from reelpool._core import HttpClient\n"
+        "import signal, sys; from reelpool._core import HttpClient\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell may have it ignored
         "try: HttpClient(stall_time=600).read(sys.argv[1], 0, 10)\n"
         "except KeyboardInterrupt: print('interrupted')"
     )
@@ -377,7 +378,8 @@ def run_fork(url, *more):
 
 def test_fork(server):
     run_fork(server.url("/f"))
-    assert len({seen.port for seen in server.log}) == 5  # one connection per process
+    # None is shared: a connection per process at least, more where one was made anew.
+    assert len({seen.port for seen in server.log}) >= 5
 
 
 FORK_WHILE_READING = """

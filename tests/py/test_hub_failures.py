@@ -355,7 +355,10 @@ def test_the_interpreter_ends_though_a_server_asks_to_wait(hub):
 
 def test_an_interrupt_ends_a_download(hub):
     hub.fault("GET cdn", "stall", 60)
-    script = "from reelpool import LeRobotDatasetMetadata\nLeRobotDatasetMetadata('o/n')"
+    script = (
+        "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"  # maybe ignored
+        "from reelpool import LeRobotDatasetMetadata\nLeRobotDatasetMetadata('o/n')"
+    )
     process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not hub.requests("GET cdn") and time.monotonic() < deadline:
