@@ -92,7 +92,8 @@ def main(method, parent, persistent):
         assert [[[i for i, _ in batch] for batch in one] for one in found] == want
         check([sample for one in found for batch in one for sample in batch])
         dataset.set_epoch(0)
-    assert seen[-1] <= seen[-2:][0], seen
+    # What is made once may be made late; a leak grows with each pass.
+    assert len(seen) < 3 or not seen[0] < seen[1] < seen[2], seen
     del kept
     assert len(ids(reelpool.Loader(open_stream(), BATCH))) == dataset.num_frames
     print("ok")
