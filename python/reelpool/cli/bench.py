@@ -8,20 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ..bench.suite_options import names
 from . import console
 
 MAX_SHEET_ROWS = 6
-
-
-def _list(names: tuple[str, ...]) -> Any:
-    def parse(text: str) -> tuple[str, ...]:
-        chosen = tuple(dict.fromkeys(p.strip() for p in text.split(",") if p.strip()))
-        wrong = [p for p in chosen if p not in names]
-        if wrong or not chosen:
-            raise argparse.ArgumentTypeError(f"{text!r}: use one or more of {','.join(names)}")
-        return chosen
-
-    return parse
 
 
 def _target(text: str) -> tuple[str, float]:
@@ -75,25 +65,25 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="measure nothing: put all results below DIR together, of all ranks and runs",
     )
-    add("--impl", type=_list(impls), default=impls, help=f"readers: {','.join(impls)}")
+    add("--impl", type=names(impls), default=impls, help=f"readers: {','.join(impls)}")
     add(
         "--loader",
-        type=_list(("threads", "workers")),
+        type=names(("threads", "workers")),
         default=("threads", "workers"),
         help="threads: Loader; workers: torch DataLoader (default: both)",
     )
     add(
         "--mode",
-        type=_list(("single", "sarm", "sarm_action")),
+        type=names(("single", "sarm", "sarm_action")),
         help="single frames; sarm: 8 steps 1 s apart of action and cameras; sarm_action: of action",
     )
     add(
         "--order",
-        type=_list(("sequential", "random", "gop", "stream")),
+        type=names(("sequential", "random", "gop", "stream")),
         help="sequential; random: uniform shuffle; gop: shuffled by whole GOPs; stream: the order "
         "of StreamingLeRobotDataset",
     )
-    add("--dtype", type=_list(("uint8", "float32")), help="of the pictures (default: uint8)")
+    add("--dtype", type=names(("uint8", "float32")), help="of the pictures (default: uint8)")
     add("--lerobot_python", metavar="EXE", help="interpreter that runs the other readers")
     add("--batch_size", type=_count(1), help="samples per batch (default: 64; embedded set: 16)")
     add(
