@@ -1,10 +1,13 @@
-/* Bytes of the dataset's files. This version reads local files; a file is known by its number.
- * At the end: making a new file out of them. */
+/* Bytes of the dataset's files, local or behind http; a file is known by its number.
+ * At the end: making a new file out of local ones. */
 #ifndef RP_FETCH_FETCH_H
 #define RP_FETCH_FETCH_H
 
 #include "base/error.h"
+#include "fetch/http_client.h"
+#include "fetch/node_cache.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,6 +18,42 @@ typedef struct rp_files rp_files;
  * Errors: RP_E_NOMEM. */
 RP_CHECKED rp_status rp_files_new(const char *const *paths, int n, int max_open, rp_files **out,
                                   struct rp_error *err);
+
+/* A file behind http or https; http.url NULL: the file is local. */
+struct rp_remote_file {
+    struct rp_http_file http;
+    rp_http_client *client;
+    rp_node_cache *cache; /* NULL: none */
+    const char *key;      /* its name there */
+};
+
+/* What reads of remote files came to. Bytes. */
+struct rp_remote_stats {
+    int64_t wanted, fetched, cached; /* asked for; from the network; from the node cache */
+    int64_t waits_ns;                /* for another process that was fetching the same */
+};
+
+/* Register files of which some are remote. As rp_files_new; remote[n] (may be NULL) and all it
+ * points to are borrowed until the end. For remote files the path is what messages say, rp_files_size and
+ * rp_files_read block on the network and have the errors of rp_http_read as well,
+ * RP_E_UNSUPPORTED for a file of more than 64 MiB of a server without ranges, and RP_E_CLOSED after
+ * rp_files_interrupt. */
+RP_CHECKED rp_status rp_files_new_remote(const char *const *paths, int n, int max_open,
+                                         const struct rp_remote_file *remote, rp_files **out,
+                                         struct rp_error *err);
+
+/* Whether file i is remote. Thread: any. Blocks: never. */
+bool rp_files_is_remote(const rp_files *files, int i);
+
+/* Size of a remote file that can only be read whole, which shows when its size is asked for; else
+ * 0. Thread: any. Blocks: never. */
+int64_t rp_files_whole(const rp_files *files, int i);
+
+/* End the network reads under way and to come, within a second. Thread: any. Blocks: never. */
+void rp_files_interrupt(rp_files *files);
+
+/* Since the files were registered. Thread: any. Blocks: never. */
+void rp_files_remote_stats(const rp_files *files, struct rp_remote_stats *out);
 
 /* Path of file i. Owner: borrowed. Thread: any. Blocks: never. */
 const char *rp_files_path(const rp_files *files, int i);

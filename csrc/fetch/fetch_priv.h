@@ -14,4 +14,24 @@ void rp_files_release(rp_files *files, int i);
  * Thread: any. Blocks: never. */
 rp_status rp_fail_io(struct rp_error *err, const char *verb, const char *path, int code);
 
+/* A remote file as it is read. */
+struct rp_remote_read {
+    const struct rp_remote_file *file;
+    struct rp_remote_stats *stats; /* counted into */
+    struct rp_http_watch watch;
+    int64_t size; /* bytes, as pinned */
+    bool whole;   /* the server knows no ranges */
+};
+
+/* Size of a remote file that is not known yet. Owner: outputs are the caller's. Thread: any.
+ * Blocks: on the network. Errors: as rp_files_size of a remote file. */
+RP_CHECKED rp_status rp_remote_size(const struct rp_remote_read *read, int64_t *size, bool *whole,
+                                    struct rp_error *err);
+
+/* Read a range of a remote file: from the node cache, else from the network into both. Owner: to is
+ * the caller's. Thread: any. Blocks: on disk and network, and while another process is fetching
+ * the same bytes. Errors: as rp_files_read of a remote file. */
+RP_CHECKED rp_status rp_remote_bytes(const struct rp_remote_read *read, int64_t offset, int64_t len,
+                                     uint8_t *to, struct rp_error *err);
+
 #endif

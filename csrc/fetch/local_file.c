@@ -1,5 +1,6 @@
 #include "fetch/fetch.h"
 
+#include "base/counters.h"
 #include "base/memory.h"
 #include "base/thread.h"
 #include "fetch/fetch_priv.h"
@@ -17,11 +18,15 @@ struct file {
     uint64_t last_use;
     int64_t size; /* -1: never looked at */
     int64_t mtime_ns;
+    const struct rp_remote_file *remote; /* NULL: it is local */
+    int64_t whole; /* size of a remote one whose server knows no ranges, else 0; atomic */
 };
 
 struct rp_files {
     rp_lock lock;
     int n, max_open;
+    struct rp_remote_stats stats; /* atomics */
+    bool ended;                   /* atomic: no more network */
     /* guarded by lock: */
     int open_count;
     uint64_t clock;
@@ -29,6 +34,22 @@ struct rp_files {
     int *open_list; /* numbers of the open files, open_count of them */
     int open_cap;
 };
+
+rp_status rp_files_new_remote(const char *const *paths, int n, int max_open,
+                              const struct rp_remote_file *remote, rp_files **out,
+                              struct rp_error *err)
+{
+    RP_TRY(rp_files_new(paths, n, max_open, out, err));
+    for (int i = 0; i < n && remote != NULL; i++) {
+        const struct rp_remote_file *file = &remote[i];
+        if (file->http.url != NULL) {
+            (*out)->file[i].remote = file;
+            (*out)->file[i].size = file->http.size;
+            (*out)->file[i].whole = file->http.whole ? file->http.size : 0;
+        }
+    }
+    return RP_OK;
+}
 
 rp_status rp_files_new(const char *const *paths, int n, int max_open, rp_files **out,
                        struct rp_error *err)
@@ -60,6 +81,30 @@ rp_status rp_files_new(const char *const *paths, int n, int max_open, rp_files *
 fail:
     rp_files_free(&files);
     RP_FAIL(err, RP_E_NOMEM, "out of memory for %d files", n);
+}
+
+bool rp_files_is_remote(const rp_files *files, int i)
+{
+    return files->file[i].remote != NULL;
+}
+
+int64_t rp_files_whole(const rp_files *files, int i)
+{
+    return __atomic_load_n(&files->file[i].whole, __ATOMIC_RELAXED);
+}
+
+void rp_files_interrupt(rp_files *files)
+{
+    __atomic_store_n(&files->ended, true, __ATOMIC_RELEASE);
+}
+
+void rp_files_remote_stats(const rp_files *files, struct rp_remote_stats *out)
+{
+    const struct rp_remote_stats *s = &files->stats;
+    *out = (struct rp_remote_stats){.wanted = rp_counted(&s->wanted),
+                                    .fetched = rp_counted(&s->fetched),
+                                    .cached = rp_counted(&s->cached),
+                                    .waits_ns = rp_counted(&s->waits_ns)};
 }
 
 const char *rp_files_path(const rp_files *files, int i)
@@ -222,8 +267,64 @@ static rp_status check_version(rp_files *files, int i, int fd, int64_t *size, st
     return RP_OK;
 }
 
+static bool is_ended(void *cookie)
+{
+    const rp_files *files = cookie;
+    return __atomic_load_n(&files->ended, __ATOMIC_ACQUIRE);
+}
+
+static struct rp_remote_read remote_read(rp_files *files, int i)
+{
+    return (struct rp_remote_read){
+        .file = files->file[i].remote, .stats = &files->stats, .watch = {is_ended, files}};
+}
+
+/* Errors of the network name the file as the dataset knows it; where it lies is in the text. */
+static rp_status name_remote(const rp_files *files, int i, rp_status status, int64_t offset,
+                             int64_t len, struct rp_error *err)
+{
+    if (status != RP_OK && err != NULL) {
+        err->file[0] = '\0';
+        rp_error_at_file(err, files->file[i].path, offset, len);
+    }
+    return status;
+}
+
+static rp_status size_of_remote(rp_files *files, int i, int64_t *size, struct rp_error *err)
+{
+    struct file *file = &files->file[i];
+    rp_lock_acquire(&files->lock);
+    *size = file->size;
+    rp_lock_release(&files->lock);
+    if (*size >= 0) {
+        return RP_OK;
+    }
+    struct rp_remote_read read = remote_read(files, i);
+    bool whole;
+    rp_status status = rp_remote_size(&read, size, &whole, err);
+    if (status == RP_OK) {
+        rp_lock_acquire(&files->lock);
+        file->size = *size;
+        __atomic_store_n(&file->whole, whole ? *size : 0, __ATOMIC_RELAXED);
+        rp_lock_release(&files->lock);
+    }
+    return name_remote(files, i, status, -1, -1, err);
+}
+
+static rp_status read_remote(rp_files *files, int i, int64_t offset, int64_t len, uint8_t *to,
+                             struct rp_error *err)
+{
+    struct rp_remote_read read = remote_read(files, i);
+    RP_TRY(size_of_remote(files, i, &read.size, err));
+    read.whole = rp_files_whole(files, i) > 0;
+    return name_remote(files, i, rp_remote_bytes(&read, offset, len, to, err), offset, len, err);
+}
+
 rp_status rp_files_size(rp_files *files, int i, int64_t *size, struct rp_error *err)
 {
+    if (files->file[i].remote != NULL) {
+        return size_of_remote(files, i, size, err);
+    }
     int fd;
     RP_TRY(acquire(files, i, &fd, err));
     rp_status status = check_version(files, i, fd, size, err);
@@ -234,7 +335,8 @@ rp_status rp_files_size(rp_files *files, int i, int64_t *size, struct rp_error *
 rp_status rp_files_version(rp_files *files, int i, int64_t *size, int64_t *mtime_ns,
                            struct rp_error *err)
 {
-    RP_TRY(rp_files_size(files, i, size, err));
+    RP_TRY(
+        rp_files_size(files, i, size, err)); /* a remote file's time is 0: its version is pinned */
     rp_lock_acquire(&files->lock);
     *mtime_ns = files->file[i].mtime_ns;
     rp_lock_release(&files->lock);
@@ -284,6 +386,9 @@ void rp_files_release(rp_files *files, int i)
 rp_status rp_files_read(rp_files *files, int i, int64_t offset, int64_t len, uint8_t *to,
                         struct rp_error *err)
 {
+    if (files->file[i].remote != NULL) {
+        return read_remote(files, i, offset, len, to, err);
+    }
     int fd;
     RP_TRY(acquire(files, i, &fd, err));
     int64_t size;

@@ -213,6 +213,20 @@ int64_t rp_feed_rows_end(const rp_feed *feed)
     return feed->rows_end;
 }
 
+bool rp_feed_unit(const rp_feed *feed, int64_t row, int64_t *first, int64_t *end)
+{
+    for (size_t d = 0; d < feed->n_sets; d++) {
+        const struct feed_set *set = &feed->set[d];
+        if (row >= set->first_row && row - set->first_row < set->frames) {
+            bool known = rp_order_unit(set->order, row - set->first_row, first, end);
+            *first += known ? set->first_row : 0;
+            *end += known ? set->first_row : 0;
+            return known;
+        }
+    }
+    return false;
+}
+
 /* Row of a position. */
 static rp_status find_row(rp_feed *feed, int64_t p, int64_t *row, struct rp_error *err)
 {

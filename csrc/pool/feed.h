@@ -65,6 +65,10 @@ int64_t rp_feed_rows_end(const rp_feed *feed);
 RP_CHECKED rp_status rp_feed_next(rp_feed *feed, int64_t *rows, int64_t *n, int64_t *done,
                                   int64_t *repeated, struct rp_error *err);
 
+/* Rows [*first, *end) that the feed takes close together with `row`. False: it knows of none.
+ * Owner: the numbers are the caller's. Thread: any, while the feed lives. Blocks: never. */
+bool rp_feed_unit(const rp_feed *feed, int64_t row, int64_t *first, int64_t *end);
+
 /* Free and null. NULL or pointer to NULL: nothing. Thread: the feed's. Blocks: never. */
 void rp_feed_free(rp_feed **feed);
 

@@ -98,7 +98,7 @@ static bool need_want_locked(rp_loader *loader, struct batch *batch, struct want
         return true;
     }
     if (want->run != NULL) { /* under way: its worker sees that the batch is being filled */
-        if (want->run->heap_at >= 0) {
+        if (rp_run_pends(want->run)) {
             rp_schedule_need_locked(loader, want->run, batch->ticket);
         }
         return false;

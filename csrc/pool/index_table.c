@@ -27,8 +27,22 @@ bool rp_index_pin_locked(rp_loader *loader, int32_t file)
         table->queue[at] = file;
         table->queue_len++;
         entry->state = INDEX_QUEUED;
+        rp_cond_signal(&loader->fetch);
     }
     return entry->state == INDEX_READY || entry->state == INDEX_FAILED;
+}
+
+bool rp_index_pop_locked(rp_loader *loader, int32_t *file)
+{
+    struct index_table *table = &loader->indexes;
+    if (table->queue_len == 0) {
+        return false;
+    }
+    *file = table->queue[table->queue_head];
+    table->queue_head = (table->queue_head + 1) % loader->desc->n_files;
+    table->queue_len--;
+    table->entry[*file].state = INDEX_WORKING;
+    return true;
 }
 
 /* A failed index that nobody waits for is tried again by the next who asks. */

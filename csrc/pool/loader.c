@@ -64,7 +64,9 @@ static void notice_release(void *cookie)
 static rp_status init_parts(rp_loader *loader, struct rp_error *err)
 {
     const struct rp_dataset_desc *desc = loader->desc;
-    RP_TRY(rp_files_new(desc->paths, desc->n_files, MAX_OPEN_FILES, &loader->files, err));
+    RP_TRY(rp_files_new_remote(desc->paths, desc->n_files, MAX_OPEN_FILES, desc->remote,
+                               &loader->files, err));
+    RP_TRY(rp_segments_init(loader, err));
     RP_TRY(rp_arena_new(loader->options.keep_bytes, loader->options.shared, &loader->arena, err));
     RP_TRY(rp_index_table_init(loader, err));
     RP_TRY(rp_frame_cache_init(&loader->frames, loader->options.frame_cache_bytes, err));
@@ -89,7 +91,11 @@ static rp_status init_sync(rp_loader *loader, struct rp_error *err)
     if (status == RP_OK) {
         status = rp_cond_init(&loader->done, err);
         if (status == RP_OK) {
-            return RP_OK;
+            status = rp_cond_init(&loader->fetch, err);
+            if (status == RP_OK) {
+                return RP_OK;
+            }
+            rp_cond_free(&loader->done);
         }
         rp_cond_free(&loader->work);
     }
@@ -200,6 +206,7 @@ static void *work(void *arg)
 static rp_status start_workers(rp_loader *loader, struct rp_error *err)
 {
     int n = loader->options.num_threads > 0 ? loader->options.num_threads : 1;
+    RP_TRY(rp_fetchers_start(loader, err));
     for (int i = 0; i < n; i++) {
         struct worker *worker = &loader->workers[i];
         rp_status status = worker_init(worker, loader, err);
@@ -341,6 +348,9 @@ static rp_status fail_stalled(const rp_loader *loader, int64_t stalled_ns, struc
 rp_status rp_loader_stalled_locked(const rp_loader *loader, int64_t stall_ns, struct rp_error *err)
 {
     int64_t stalled_ns = rp_now_ns() - loader->last_progress_ns;
+    if (loader->fetching > 0 && loader->busy == 0) {
+        return RP_OK; /* the network has its own deadline */
+    }
     return stalled_ns > stall_ns ? fail_stalled(loader, stalled_ns, err) : RP_OK;
 }
 
@@ -370,7 +380,9 @@ rp_status rp_loader_wait_locked(rp_loader *loader, struct batch *batch, int64_t 
         else {
             status = rp_loader_stalled_locked(loader, stall_ns, err);
             if (status == RP_OK) {
+                bool starves = loader->fetching > 0 && loader->busy == 0 && loader->runs_due == 0;
                 (void)rp_cond_wait(&loader->done, &loader->lock, began + slice_ns); /* loops */
+                rp_count(&loader->counters.starve_ns, starves ? rp_now_ns() - now : 0);
             }
         }
     }
@@ -436,12 +448,16 @@ void rp_loader_stats(rp_loader *loader, struct rp_loader_stats *out)
     for (size_t i = 0; i < sizeof(struct rp_counters) / sizeof(int64_t); i++) {
         to[i] = rp_counted(&from[i]);
     }
+    rp_files_remote_stats(loader->files, &out->remote);
     rp_lock_acquire(&loader->lock);
     out->frame_cache_bytes = loader->frames.bytes;
     out->parked_bytes = loader->park.bytes;
     out->parked = loader->park.n;
     out->repeated_tail = loader->repeated;
     out->index_bytes = loader->indexes.bytes;
+    out->read_ahead_bytes = loader->segments.bytes;
+    out->fetch_evicted = loader->segments.evicted;
+    out->fetch_again = loader->segments.again;
     out->threads = loader->options.num_threads > 0 ? loader->n_workers : 0;
     rp_lock_release(&loader->lock);
 }
@@ -461,10 +477,14 @@ void rp_loader_interrupt(rp_loader *loader)
     if (loader->fork_generation != rp_fork_generation()) {
         return; /* the parent's; every call fails here anyway */
     }
+    if (loader->files != NULL) {
+        rp_files_interrupt(loader->files);
+    }
     rp_lock_acquire(&loader->lock);
     loader->closing = true;
     rp_cond_broadcast(&loader->work);
     rp_cond_broadcast(&loader->done);
+    rp_cond_broadcast(&loader->fetch);
     rp_lock_release(&loader->lock);
 }
 
@@ -489,8 +509,10 @@ void rp_loader_close(rp_loader **out)
         rp_thread_join(&loader->workers[i].thread);
         worker_free(&loader->workers[i]);
     }
+    rp_fetchers_join(loader);
     rp_batches_free(loader);
     rp_schedule_free(loader);
+    rp_segments_free(loader);
     rp_index_table_free(loader);
     rp_frame_cache_free(&loader->frames);
     rp_park_free(&loader->park);
@@ -498,6 +520,7 @@ void rp_loader_close(rp_loader **out)
     rp_free(loader->workers);
     rp_arena_close(&loader->arena);
     rp_files_free(&loader->files);
+    rp_cond_free(&loader->fetch);
     rp_cond_free(&loader->done);
     rp_cond_free(&loader->work);
     rp_lock_free(&loader->lock);

@@ -72,6 +72,10 @@ struct rp_clip rp_units_clip(const struct rp_units *units, const struct rp_lane 
 void rp_units_keys(const struct rp_units *units, size_t i, const struct rp_clip *clip,
                    struct rp_order_entry *out);
 
+/* Rows [*first, *end) of the unit that a row is of, as it was cut; false where units say nothing of
+ * which rows come close together. Thread: any, as long as the units live. Blocks: never. */
+bool rp_units_at(const struct rp_units *units, int64_t row, int64_t *first, int64_t *end);
+
 /* Whether a comes before b; rows ascend with ids. Thread: any. Blocks: never. */
 static inline bool rp_order_before(const struct rp_order_entry *a, const struct rp_order_entry *b)
 {

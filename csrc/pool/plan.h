@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -63,6 +64,11 @@ int64_t rp_order_frames(const rp_order *order);
  * Errors: RP_E_NOMEM, and any position can be asked for again (position is asserted). */
 RP_CHECKED rp_status rp_order_row(rp_order *order, uint32_t epoch, int64_t position, int64_t *row,
                                   struct rp_error *err);
+
+/* Rows [*first, *end) that the order takes close together with `row`: those of its unit. False
+ * where there is no such thing: ascending ids, a uniform permutation.
+ * Owner: the numbers are the caller's. Thread: any, while the stream lives. Blocks: never. */
+bool rp_order_unit(const rp_order *order, int64_t row, int64_t *first, int64_t *end);
 
 /* Free and null. NULL or pointer to NULL: nothing. Thread: the stream's. Blocks: never. */
 void rp_order_free(rp_order **order);

@@ -2,8 +2,9 @@
  *
  * Threads and locks (docs/threading.md holds the same list):
  *   rp-work-K  num_threads per loader, started at the first next/get; run work items; wait on
- * `work`.   caller     Python's thread, without the GIL; waits on `done` in slices; with
- * num_threads = 0 it              runs the work items itself.
+ * `work`.   rp-fetch-K  fetch_threads per loader with remote files: read indexes and segments of
+ * these; wait on `fetch`.   caller     Python's thread, without the GIL; waits on `done` in slices;
+ * with num_threads = 0 it runs the work items itself.
  * Locks: loader (items, batches in flight, pending decode runs, frame cache, index table), files
  * (descriptors), arena (free blocks). No thread holds two of them.
  * Work items, first batch in need first: pull (feed -> rows), locate (rows -> wanted pictures),
@@ -57,6 +58,7 @@ struct rp_pad {
 struct rp_dataset_desc {
     const char *const *paths; /* video files */
     const char *const *sums;  /* per file: where its check sums lie, if there are any; or NULL */
+    const struct rp_remote_file *remote; /* per file; NULL: all are local */
     int n_files;
     int64_t n_rows;
     int64_t n_runs;
@@ -83,6 +85,8 @@ struct rp_loader_options {
     size_t frame_cache_bytes; /* decoded pictures kept for single reads */
     size_t parked_bytes;      /* decoded pictures kept for batches of the stream to come */
     size_t index_bytes;       /* MP4 indexes kept */
+    size_t read_ahead_bytes;  /* of remote files kept in memory: ahead of their use, and after it */
+    int fetch_threads;        /* that read remote files, each over its own connection; >= 1 */
     int max_decoders;         /* open decoders per thread */
     bool substitute;          /* a sample that cannot be read is replaced, else an error */
 };
@@ -162,6 +166,10 @@ struct rp_loader_stats {
     int64_t parked; /* pictures */
     int64_t index_bytes;
     int64_t repeated_tail; /* slots of the stream given to a second rank */
+    struct rp_remote_stats remote;
+    int64_t read_ahead_bytes; /* in memory */
+    int64_t fetch_evicted;    /* segments that had to go before their use */
+    int64_t fetch_again;      /* segments fetched once more */
     int threads;
 };
 void rp_loader_stats(rp_loader *loader, struct rp_loader_stats *out);

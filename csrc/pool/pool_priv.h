@@ -11,6 +11,7 @@
 #include "pool/feed.h"
 #include "pool/keep_priv.h"
 #include "pool/pool.h"
+#include "pool/segments.h"
 
 #define RP_NO_DEADLINE INT64_MAX
 
@@ -48,10 +49,15 @@ struct run {
     struct run *next_hash; /* bucket chain; free list */
     struct want *wants;
     uint64_t first_ticket; /* of the first batch that is due, NEVER_DUE: none is */
+    uint64_t sight;        /* of the first batch that wants a picture, due or not */
     int64_t key;           /* decode index of the start key */
     int32_t file;
-    int32_t heap_at; /* place in the heap, -1: being worked on */
-    bool keep;       /* decoded pictures go to the frame cache, none is skipped */
+    int32_t heap_at;         /* place in the heap, -1: being worked on, or it awaits its segment */
+    bool keep;               /* decoded pictures go to the frame cache, none is skipped */
+    bool awaits;             /* pending, but its bytes are not here */
+    bool reads;              /* counted among the segment's readers */
+    struct segment *segment; /* that it reads from; NULL: it reads the file */
+    struct run *next_of_segment;
 };
 
 #define NEVER_DUE UINT64_MAX
@@ -146,18 +152,21 @@ struct rp_loader {
     rp_arena *arena;
     struct rp_counters counters; /* atomics */
     rp_lock lock;
-    rp_cond work; /* waited on by workers; signalled when items or room appear */
-    rp_cond done; /* waited on by callers; signalled when a batch or an item ends */
+    rp_cond work;  /* waited on by workers; signalled when items or room appear */
+    rp_cond done;  /* waited on by callers; signalled when a batch or an item ends */
+    rp_cond fetch; /* waited on by fetchers; signalled when there is something to fetch */
     /* guarded by lock: */
-    struct batch *batches; /* all, in flight or free */
-    struct run **heap;     /* by (first_ticket, file, key) */
-    int32_t heap_len, heap_cap, runs_due;
+    struct batch *batches;                /* all, in flight or free */
+    struct run **heap;                    /* by (first_ticket, file, key) */
+    int32_t heap_len, heap_cap, runs_due; /* due: in the heap, and needed by batches that are due */
+    int32_t n_awaiting;                   /* pending runs that await a segment */
     struct run **bucket; /* pending runs by (file, key); n_buckets a power of two */
     uint32_t n_buckets;
     struct run *free_runs;
     struct index_table indexes;
     struct frame_cache frames;
     struct park park;
+    struct segment_table segments;
     rp_feed *feed;       /* of the stream; used by the worker whose batch is PULLING */
     size_t stream_bytes; /* of a full batch; a shorter one takes as much, so that blocks fit all */
     int64_t ahead;       /* batches located beyond those that are due */
@@ -176,6 +185,8 @@ struct rp_loader {
     bool closing, starting, caller_works;
     struct worker *workers;
     int n_workers;
+    rp_thread *fetchers;
+    int n_fetchers, fetching; /* fetching: those at work */
 };
 
 #endif

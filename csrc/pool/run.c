@@ -281,8 +281,11 @@ static rp_status read_range(struct decoding *d, const struct rp_byte_range *rang
         worker->cap_bytes = cap;
     }
     int64_t began = rp_now_ns();
-    rp_status status = rp_files_read(worker->loader->files, d->run->file, range->offset, range->len,
-                                     worker->bytes, err);
+    rp_status status = rp_segment_read(d->run, range->offset, range->len, worker->bytes, err);
+    if (status == RP_AGAIN) {
+        status = rp_files_read(worker->loader->files, d->run->file, range->offset, range->len,
+                               worker->bytes, err);
+    }
     rp_count(&worker->loader->counters.read_ns, rp_now_ns() - began);
     rp_count(&worker->loader->counters.bytes_read, range->len);
     return status;

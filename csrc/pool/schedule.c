@@ -59,8 +59,7 @@ static void sift_down(rp_loader *loader, struct run *run)
     place(loader, run, at);
 }
 
-/* Out of heap and table: nobody joins it any more. */
-static void detach(rp_loader *loader, struct run *run)
+static void leave_heap(rp_loader *loader, struct run *run)
 {
     int32_t at = run->heap_at;
     struct run *last = loader->heap[--loader->heap_len];
@@ -71,6 +70,44 @@ static void detach(rp_loader *loader, struct run *run)
     }
     run->heap_at = -1;
     loader->runs_due -= run->first_ticket != NEVER_DUE;
+}
+
+/* There is room: grow() counts those that wait outside. */
+static void enter_heap(rp_loader *loader, struct run *run)
+{
+    place(loader, run, loader->heap_len++);
+    loader->runs_due += run->first_ticket != NEVER_DUE;
+    sift_up(loader, run);
+}
+
+void rp_schedule_resume_locked(rp_loader *loader, struct run *run)
+{
+    if (run->awaits) {
+        run->awaits = false;
+        loader->n_awaiting--;
+        enter_heap(loader, run);
+    }
+}
+
+void rp_schedule_suspend_locked(rp_loader *loader, struct run *run)
+{
+    if (run->heap_at >= 0) {
+        leave_heap(loader, run);
+        run->awaits = true;
+        loader->n_awaiting++;
+    }
+}
+
+/* Out of heap and table: nobody joins it any more. */
+static void detach(rp_loader *loader, struct run *run)
+{
+    if (run->awaits) {
+        run->awaits = false;
+        loader->n_awaiting--;
+    }
+    else {
+        leave_heap(loader, run);
+    }
     struct run **link = bucket_of(loader, run->file, run->key);
     while (*link != run) {
         link = &(*link)->next_hash;
@@ -81,7 +118,7 @@ static void detach(rp_loader *loader, struct run *run)
 
 static rp_status grow(rp_loader *loader, struct rp_error *err)
 {
-    if (loader->heap_len < loader->heap_cap) {
+    if (loader->heap_len + loader->n_awaiting < loader->heap_cap) {
         return RP_OK;
     }
     int32_t cap = loader->heap_cap * 2;
@@ -94,7 +131,7 @@ static rp_status grow(rp_loader *loader, struct rp_error *err)
     return RP_OK;
 }
 
-static rp_status new_run(rp_loader *loader, int32_t file, int64_t key, struct run **out,
+static rp_status new_run(rp_loader *loader, const struct want *want, struct run **out,
                          struct rp_error *err)
 {
     RP_TRY(grow(loader, err));
@@ -108,11 +145,21 @@ static rp_status new_run(rp_loader *loader, int32_t file, int64_t key, struct ru
             RP_FAIL(err, RP_E_NOMEM, "out of memory for a decode run");
         }
     }
-    *run = (struct run){.file = file, .key = key, .first_ticket = NEVER_DUE};
-    struct run **bucket = bucket_of(loader, file, key);
+    *run = (struct run){.file = want->file,
+                        .key = want->key,
+                        .heap_at = -1,
+                        .first_ticket = NEVER_DUE,
+                        .sight = NEVER_DUE};
+    struct run **bucket = bucket_of(loader, want->file, want->key);
     run->next_hash = *bucket;
     *bucket = run;
-    place(loader, run, loader->heap_len++);
+    run->awaits = rp_segment_join_locked(loader, run, want);
+    if (run->awaits) {
+        loader->n_awaiting++;
+    }
+    else {
+        enter_heap(loader, run);
+    }
     *out = run;
     return RP_OK;
 }
@@ -120,9 +167,12 @@ static rp_status new_run(rp_loader *loader, int32_t file, int64_t key, struct ru
 void rp_schedule_need_locked(rp_loader *loader, struct run *run, uint64_t ticket)
 {
     if (ticket < run->first_ticket) {
-        loader->runs_due += run->first_ticket == NEVER_DUE;
+        loader->runs_due += !run->awaits && run->first_ticket == NEVER_DUE;
         run->first_ticket = ticket;
-        sift_up(loader, run);
+        rp_segment_hurry_locked(run, ticket);
+        if (!run->awaits) {
+            sift_up(loader, run);
+        }
     }
 }
 
@@ -133,8 +183,9 @@ rp_status rp_schedule_want_locked(rp_loader *loader, struct want *want, struct r
         run = run->next_hash;
     }
     if (run == NULL) {
-        RP_TRY(new_run(loader, want->file, want->key, &run, err));
+        RP_TRY(new_run(loader, want, &run, err));
     }
+    rp_segment_hurry_locked(run, want->batch->ticket);
     rp_want_hang(want, &run->wants);
     want->run = run;
     want->written = false;
@@ -149,6 +200,7 @@ rp_status rp_schedule_want_locked(rp_loader *loader, struct want *want, struct r
 
 void rp_schedule_release_run_locked(rp_loader *loader, struct run *run)
 {
+    rp_segment_leave_locked(loader, run);
     run->next_hash = loader->free_runs;
     loader->free_runs = run;
 }
@@ -232,16 +284,6 @@ static bool fill_goes_first(const rp_loader *loader, const struct batch *batch)
            batch->ticket < loader->heap[0]->first_ticket;
 }
 
-static struct item pop_index(rp_loader *loader)
-{
-    struct index_table *table = &loader->indexes;
-    int32_t file = table->queue[table->queue_head];
-    table->queue_head = (table->queue_head + 1) % loader->desc->n_files;
-    table->queue_len--;
-    table->entry[file].state = INDEX_WORKING;
-    return (struct item){.kind = ITEM_INDEX, .file = file};
-}
-
 /* Whether somebody is just looking ahead: for that long a stream's run waits, since it could not
  * serve the batches that are about to be located, and their pictures would be decoded again. */
 static bool sight_is_coming(const rp_loader *loader)
@@ -258,6 +300,7 @@ static struct item pop_run(rp_loader *loader)
 {
     struct run *run = loader->heap[0];
     detach(loader, run);
+    rp_segment_hold_locked(run);
     for (struct want *want = run->wants; want != NULL; want = want->next) {
         want->direct = want->batch->state == BATCH_FILLING;
     }
@@ -266,8 +309,9 @@ static struct item pop_run(rp_loader *loader)
 
 struct item rp_schedule_pop_locked(rp_loader *loader)
 {
-    if (loader->indexes.queue_len > 0) {
-        return pop_index(loader);
+    int32_t file;
+    if (loader->n_fetchers == 0 && rp_index_pop_locked(loader, &file)) {
+        return (struct item){.kind = ITEM_INDEX, .file = file};
     }
     give_turns(loader);
     struct batch *batch = first_in(loader, BATCH_DUE);
@@ -311,7 +355,7 @@ void rp_schedule_drop_wants_locked(rp_loader *loader, struct batch *batch)
     int64_t n = batch->located ? batch->n * loader->wants_per_sample : 0, dropped = 0;
     for (int64_t w = 0; w < n; w++) {
         struct want *want = &batch->want[w];
-        if (!want->open || (want->run != NULL && want->run->heap_at < 0) || want->frame != NULL) {
+        if (!want->open || (want->run != NULL && !rp_run_pends(want->run)) || want->frame != NULL) {
             continue; /* settled, or in a worker's hands */
         }
         if (want->run != NULL) {
@@ -359,10 +403,12 @@ void rp_schedule_cancel_locked(rp_loader *loader)
 
 void rp_schedule_free(rp_loader *loader)
 {
-    while (loader->heap_len > 0) {
-        struct run *run = loader->heap[0];
-        detach(loader, run);
-        rp_schedule_release_run_locked(loader, run);
+    for (uint32_t i = 0; i < loader->n_buckets && loader->bucket != NULL; i++) {
+        while (loader->bucket[i] != NULL) {
+            struct run *run = loader->bucket[i];
+            detach(loader, run);
+            rp_schedule_release_run_locked(loader, run);
+        }
     }
     while (loader->free_runs != NULL) {
         struct run *run = loader->free_runs;

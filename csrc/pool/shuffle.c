@@ -62,6 +62,11 @@ rp_status rp_order_new(const struct rp_run *runs, size_t n_runs,
     return RP_OK;
 }
 
+bool rp_order_unit(const rp_order *order, int64_t row, int64_t *first, int64_t *end)
+{
+    return !order->ascending && rp_units_at(&order->units, row, first, end);
+}
+
 int64_t rp_order_frames(const rp_order *order)
 {
     return order->count;

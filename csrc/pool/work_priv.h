@@ -90,6 +90,14 @@ void rp_schedule_need_locked(rp_loader *loader, struct run *run, uint64_t ticket
 /* Settle all open wants of a batch but those on runs under way. */
 void rp_schedule_drop_wants_locked(rp_loader *loader, struct batch *batch);
 void rp_schedule_release_run_locked(rp_loader *loader, struct run *run);
+/* A pending run's bytes are here; are gone again. */
+void rp_schedule_resume_locked(rp_loader *loader, struct run *run);
+void rp_schedule_suspend_locked(rp_loader *loader, struct run *run);
+/* Whether the run has not begun. */
+static inline bool rp_run_pends(const struct run *run)
+{
+    return run->heap_at >= 0 || run->awaits;
+}
 void rp_schedule_cancel_locked(rp_loader *loader);
 void rp_schedule_free(rp_loader *loader);
 
@@ -113,6 +121,8 @@ RP_CHECKED rp_status rp_index_table_init(rp_loader *loader, struct rp_error *err
 /* Pin and say whether it can be used (READY or FAILED); queues the work when it cannot. */
 bool rp_index_pin_locked(rp_loader *loader, int32_t file);
 void rp_index_unpin_locked(rp_loader *loader, int32_t file);
+/* Take the next file to index. False: there is none. */
+bool rp_index_pop_locked(rp_loader *loader, int32_t *file);
 void rp_index_work(rp_loader *loader, int32_t file);
 void rp_index_table_free(rp_loader *loader);
 

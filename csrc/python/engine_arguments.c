@@ -1,5 +1,7 @@
 #include "python/engine_priv.h"
 
+#include "base/thread.h"
+
 static void *borrow(struct engine_object *self, PyObject *object, Py_ssize_t itemsize,
                     Py_ssize_t count, const char *what)
 {
@@ -91,18 +93,60 @@ static int take_column(struct engine_object *self, PyObject *entry, struct rp_co
     return take_window(self, deltas, &column->window);
 }
 
-static int take_paths(struct engine_object *self, PyObject *paths)
+/* A remote file: what it is called, where it lies, what is known of it, who reads and keeps it. */
+static int take_remote(struct engine_object *self, struct module_state *state, PyObject *entry,
+                       Py_ssize_t i)
+{
+    struct rp_remote_file *file = &self->remote[i];
+    PyObject *client, *cache;
+    long long size;
+    int whole;
+    if (!PyArg_ParseTuple(entry, "ysLzzzpOO:remote file", &self->paths[i], &file->http.url, &size,
+                          &file->http.etag, &file->http.last_modified, &file->key, &whole, &client,
+                          &cache)) {
+        return -1;
+    }
+    file->http.size = size;
+    file->http.whole = whole != 0;
+    file->client = rp_http_hold(state, client);
+    if (file->client == NULL) {
+        return -1;
+    }
+    self->held[self->n_held++] = (struct held_object){client, rp_http_let_go};
+    if (cache != Py_None) {
+        file->cache = rp_node_cache_hold(state, cache);
+        if (file->cache == NULL) {
+            return -1;
+        }
+        self->held[self->n_held++] = (struct held_object){cache, rp_node_cache_let_go};
+    }
+    if (whole && size < 0) {
+        PyErr_SetString(PyExc_ValueError, "a file that is read whole needs its size");
+        return -1;
+    }
+    return 0;
+}
+
+static int take_paths(struct engine_object *self, struct module_state *state, PyObject *paths)
 {
     Py_ssize_t n = PyList_Size(paths);
     self->paths = PyMem_Calloc((size_t)n + 1, sizeof(*self->paths));
     self->sums = PyMem_Calloc((size_t)n + 1, sizeof(*self->sums));
-    if (self->paths == NULL || self->sums == NULL) {
+    self->remote = PyMem_Calloc((size_t)n + 1, sizeof(*self->remote));
+    self->held_in = rp_fork_generation();
+    self->held = PyMem_Calloc(2 * (size_t)n + 1, sizeof(*self->held));
+    if (self->paths == NULL || self->sums == NULL || self->remote == NULL || self->held == NULL) {
         PyErr_NoMemory();
         return -1;
     }
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *path = PyList_GetItem(paths, i);
-        if (PyTuple_Check(path)) { /* with the place of its check sums */
+        if (PyTuple_Check(path) && PyTuple_Size(path) > 2) {
+            if (take_remote(self, state, path, i) < 0) {
+                return -1;
+            }
+        }
+        else if (PyTuple_Check(path)) { /* with the place of its check sums */
             if (!PyArg_ParseTuple(path, "yy:path", &self->paths[i], &self->sums[i])) {
                 return -1;
             }
@@ -113,6 +157,7 @@ static int take_paths(struct engine_object *self, PyObject *paths)
     }
     self->desc.paths = self->paths;
     self->desc.sums = self->sums;
+    self->desc.remote = self->remote;
     self->desc.n_files = (int)n;
     return 0;
 }
@@ -229,16 +274,17 @@ int rp_engine_fill(struct engine_object *self, struct module_state *state, PyObj
     PyObject *paths, *run_first, *run_episode, *run_set, *row_index, *timestamp, *tolerance;
     PyObject *cameras, *columns, *pads, *fields;
     struct rp_loader_options o = {0};
-    Py_ssize_t keep, frames, parked, indexes;
+    Py_ssize_t keep, frames, parked, indexes, read_ahead;
     int shared, substitute;
-    if (!PyArg_ParseTuple(args, "O!OOOOOOO!O!O!O!iipnnnnip:Engine", &PyList_Type, &paths,
+    if (!PyArg_ParseTuple(args, "O!OOOOOOO!O!O!O!iipnnnnipni:Engine", &PyList_Type, &paths,
                           &run_first, &run_episode, &run_set, &row_index, &timestamp, &tolerance,
                           &PyList_Type, &cameras, &PyList_Type, &columns, &PyList_Type, &pads,
                           &PyList_Type, &fields, &o.num_threads, &o.prefetch_batches, &shared,
-                          &keep, &frames, &parked, &indexes, &o.max_decoders, &substitute)) {
+                          &keep, &frames, &parked, &indexes, &o.max_decoders, &substitute,
+                          &read_ahead, &o.fetch_threads)) {
         return -1;
     }
-    if (keep < 0 || frames < 0 || parked < 0 || indexes < 0) {
+    if (keep < 0 || frames < 0 || parked < 0 || indexes < 0 || read_ahead < 0) {
         PyErr_SetString(PyExc_ValueError, "a number of bytes is negative");
         return -1;
     }
@@ -248,8 +294,9 @@ int rp_engine_fill(struct engine_object *self, struct module_state *state, PyObj
     o.frame_cache_bytes = (size_t)frames;
     o.parked_bytes = (size_t)parked;
     o.index_bytes = (size_t)indexes;
+    o.read_ahead_bytes = (size_t)read_ahead;
     if (take_rows(self, run_first, run_episode, row_index, timestamp) < 0 ||
-        take_sets(self, run_set, tolerance) < 0 || take_paths(self, paths) < 0 ||
+        take_sets(self, run_set, tolerance) < 0 || take_paths(self, state, paths) < 0 ||
         take_lists(self, cameras, columns, pads) < 0 ||
         rp_fields_parse(fields, &self->field, &self->n_fields) < 0 || check_fields(self) < 0) {
         return -1;

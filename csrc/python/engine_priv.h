@@ -4,6 +4,11 @@
 
 #include "python/module_state.h"
 
+struct held_object {
+    PyObject *object;
+    void (*let_go)(PyObject *object);
+};
+
 /* Engine: rp_loader with the Python memory it borrows. */
 struct engine_object {
     PyObject_HEAD rp_loader *loader;
@@ -11,6 +16,10 @@ struct engine_object {
     int closed;
     struct rp_dataset_desc desc;
     const char **paths, **sums;
+    struct rp_remote_file *remote;
+    struct held_object *held; /* clients and node caches in use; `owners` keeps them alive */
+    Py_ssize_t n_held;
+    uint64_t held_in; /* fork generation */
     struct rp_camera *camera;
     struct rp_column *column;
     struct rp_pad *pad;

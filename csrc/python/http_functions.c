@@ -117,6 +117,20 @@ static void call_end(struct http_object *self)
     }
 }
 
+rp_http_client *rp_http_hold(struct module_state *state, PyObject *object)
+{
+    if (Py_TYPE(object) != state->http_type) {
+        PyErr_SetString(PyExc_TypeError, "an HttpClient is needed");
+        return NULL;
+    }
+    return call_begin(self_of(object), state);
+}
+
+void rp_http_let_go(PyObject *object)
+{
+    call_end(self_of(object));
+}
+
 /* The caller's thread between its slices: signals are looked at with the GIL. */
 struct signal_watch {
     PyThreadState *thread;

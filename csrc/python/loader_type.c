@@ -28,6 +28,18 @@ static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     return (PyObject *)self;
 }
 
+/* Give back the clients and caches that its loader used; a parent's were not lent to this process. */
+static void engine_let_go(struct engine_object *self)
+{
+    bool mine = self->held_in == rp_fork_generation();
+    while (self->n_held > 0) {
+        const struct held_object *held = &self->held[--self->n_held];
+        if (mine) {
+            held->let_go(held->object);
+        }
+    }
+}
+
 /* Free the loader when nobody is inside it any more. */
 static void engine_shut(struct engine_object *self)
 {
@@ -35,7 +47,7 @@ static void engine_shut(struct engine_object *self)
         rp_loader *loader = self->loader;
         self->loader = NULL;
         Py_BEGIN_ALLOW_THREADS rp_loader_close(&loader);
-        Py_END_ALLOW_THREADS
+        Py_END_ALLOW_THREADS engine_let_go(self);
     }
 }
 
@@ -73,6 +85,7 @@ static int engine_clear(PyObject *object)
     struct engine_object *self = (struct engine_object *)(void *)object;
     self->closed = 1;
     engine_shut(self);
+    engine_let_go(self);
     Py_CLEAR(self->owners);
     return 0;
 }
@@ -89,6 +102,8 @@ static void engine_dealloc(PyObject *object)
     PyMem_Free(self->view);
     PyMem_Free(self->paths);
     PyMem_Free(self->sums);
+    PyMem_Free(self->remote);
+    PyMem_Free(self->held);
     PyMem_Free(self->camera);
     PyMem_Free(self->column);
     PyMem_Free(self->pad);
@@ -270,9 +285,18 @@ static PyObject *engine_stats(PyObject *object, PyObject *unused)
                  {"parked_bytes", s.parked_bytes},
                  {"index_bytes", s.index_bytes},
                  {"repeated_tail", s.repeated_tail},
-                 {"threads", s.threads}};
+                 {"threads", s.threads},
+                 {"fetches", c->fetches},
+                 {"fetch_wanted", s.remote.wanted},
+                 {"fetch_bytes", s.remote.fetched},
+                 {"fetch_cached", s.remote.cached},
+                 {"fetch_evicted", s.fetch_evicted},
+                 {"fetch_again", s.fetch_again},
+                 {"read_ahead_bytes", s.read_ahead_bytes}};
     PyObject *dict =
-        Py_BuildValue("{sd sd sd sd sd}", "read_s", (double)c->read_ns / 1e9, "decode_s",
+        Py_BuildValue("{sd sd sd sd sd sd sd sd}", "fetch_s", (double)c->fetch_ns / 1e9,
+                      "fetch_wait_s", (double)s.remote.waits_ns / 1e9, "starved_s",
+                      (double)c->starve_ns / 1e9, "read_s", (double)c->read_ns / 1e9, "decode_s",
                       (double)c->decode_ns / 1e9, "convert_s", (double)c->convert_ns / 1e9,
                       "plan_s", (double)c->plan_ns / 1e9, "wait_s", (double)c->wait_ns / 1e9);
     for (size_t i = 0; dict != NULL && i < sizeof(count) / sizeof(count[0]); i++) {
@@ -330,7 +354,8 @@ static PyType_Slot engine_slots[] = {
     {Py_tp_doc,
      "Engine(paths, run_first, run_episode, run_set, row_index, timestamp, tolerance, cameras,\n"
      "columns, pads, fields, num_threads, prefetch_batches, shared, keep_bytes,\n"
-     "frame_cache_bytes, parked_bytes, index_bytes, max_decoders, substitute, /)\n--\n\n"
+     "frame_cache_bytes, parked_bytes, index_bytes, max_decoders, substitute, read_ahead_bytes,\n"
+     "fetch_threads, /)\n--\n\n"
      "Decodes and batches the rows of one dataset, or of several that are mixed."},
     {0, NULL}};
 

@@ -66,6 +66,14 @@ PyObject *rp_batch_wrap(struct module_state *state, rp_batch **batch,
  * with rp_feed_free. NULL with TypeError (no Feed) or ValueError (taken before, or in use). */
 rp_feed *rp_feed_take(struct module_state *state, PyObject *object);
 
+/* The client of an HttpClient, the cache of a NodeCache, until it is let go: closing the object
+ * waits for that. In a forked child they are made anew. NULL
+ * with TypeError (another object) or an error of reelpool (closed). The object's owner keeps it. */
+rp_http_client *rp_http_hold(struct module_state *state, PyObject *object);
+rp_node_cache *rp_node_cache_hold(struct module_state *state, PyObject *object);
+void rp_http_let_go(PyObject *object);
+void rp_node_cache_let_go(PyObject *object);
+
 /* Contiguous borrowed buffers with an item size and count check. -1 with ValueError or TypeError
  * naming `what`. Release with PyBuffer_Release. */
 int rp_buffer_get(PyObject *object, Py_buffer *view, Py_ssize_t itemsize, Py_ssize_t count,

@@ -15,6 +15,7 @@ import numpy as np
 
 from . import env
 from .depth import depth_table
+from .engine_paths import RemotePath, engine_paths, fetch_threads
 from .errors import FormatError, MissingExtraError, NotFoundError, StorageError, make_error
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class Layout:
         self.columns: list[tuple] = []
         self.pads: list[np.ndarray] = []
         self.fields: list[tuple[str, tuple[int, ...]]] = []
-        self.paths: list[bytes] = []
+        self.paths: list[bytes | RemotePath] = []
         self._now = np.zeros(1, np.int64)
         self._add_cameras()
         self._add_columns()
@@ -139,15 +140,18 @@ class Layout:
             self._field(key, kind, shape if len(window) == 1 else (len(window), *shape))
         self.paths = [self._path(columns.video_files[i]) for i in used]
 
-    def _path(self, rel: str) -> bytes:
+    def _path(self, rel: str) -> bytes | RemotePath:
         try:
-            return os.fsencode(self.meta._files.resolve(rel))
+            found = self.meta._files.video(rel)
+            if isinstance(found, str):
+                return os.fsencode(found)
+            return RemotePath(os.fsencode(str(self.meta._files.path / rel)), found, self.meta._files)
         except (NotFoundError, StorageError):
             pass  # reported at the sample that needs it
         except FormatError:
             if not (self.meta._files.path / rel).is_dir():  # of no harm: it cannot be read
                 raise
-        return os.fsencode(self.meta._files.path / rel)
+        return os.fsencode(str(self.meta._files.path / rel))
 
     def _add_columns(self) -> None:
         table, options = self.table, self.options
@@ -245,10 +249,9 @@ class EngineHandle:
     def __init__(
         self, layout: Layout | MixtureLayout, *, num_threads: int, prefetch_batches: int = 0,
         shared: bool = False, keep_bytes: int, parked_bytes: int = 0,
-        max_decoders: int = DECODERS_PER_THREAD,
+        max_decoders: int = DECODERS_PER_THREAD, read_ahead: int = 0, processes: int = 1,
     ) -> None:  # fmt: skip
-        from .sums import with_places
-
+        """read_ahead: bytes of remote files; processes: those of this rank that read at once."""
         core = load_core()
         self.layout = layout
         self.pid = os.getpid()
@@ -256,8 +259,9 @@ class EngineHandle:
         self.parked_bytes = parked_bytes
         paths, *rest = layout.engine_arguments()
         self.engine = core.Engine(
-            with_places(paths, real=True), *rest, num_threads, prefetch_batches, shared, keep_bytes,
+            engine_paths(paths), *rest, num_threads, prefetch_batches, shared, keep_bytes,
             FRAME_CACHE_BYTES, parked_bytes, INDEX_BYTES, max_decoders, layout.substitute,
+            read_ahead, fetch_threads(paths, processes),
         )  # fmt: skip
 
     def begin(self, feed: Any, ahead: int) -> None:

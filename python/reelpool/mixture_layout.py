@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .engine import Entry, Layout
+from .engine_paths import name_of
 from .errors import ReelpoolError, name_dataset
 
 _DTYPES = {"B": "uint8", "f": "float32", "q": "int64", "?": "bool", "H": "uint16"}
@@ -203,7 +204,7 @@ class MixtureLayout:
         if error.file is None:
             return
         for d, part in enumerate(self.parts):
-            if os.fsencode(error.file) in part.paths:
+            if os.fsencode(error.file) in map(name_of, part.paths):
                 dataset = self.datasets[d]
                 name_dataset(error, dataset.repo_id, dataset.root)
                 return

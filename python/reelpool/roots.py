@@ -164,6 +164,10 @@ class LocalRoot:
             raise make_error(FormatError, f"{rel} is not a regular file", file=rel)
         return path
 
+    def video(self, rel: str) -> str:
+        """As `resolve`."""
+        return self.resolve(rel)
+
     def exists(self, rel: str) -> bool:
         """True if `resolve(rel)` finds the file; FormatError if it leaves the root."""
         try:

@@ -1,0 +1,126 @@
+#include "base/counters.h"
+#include "base/memory.h"
+#include "base/thread.h"
+#include "fetch/fetch_priv.h"
+
+#include <string.h>
+#include <time.h>
+
+#define LARGEST_WHOLE (INT64_C(64) << 20)  /* bytes of a file that is read whole */
+#define PIECE         (INT64_C(128) << 10) /* bytes that the node cache keeps as one */
+#define PAUSE_NS      20000000             /* between looks at what another process fetches */
+
+/* The file as the HTTP client is to see it: what is pinned by now is asked for. */
+static struct rp_http_file pinned(const struct rp_remote_read *read)
+{
+    struct rp_http_file file = read->file->http;
+    file.size = read->size;
+    file.whole = read->whole;
+    return file;
+}
+
+rp_status rp_remote_size(const struct rp_remote_read *read, int64_t *size, bool *whole,
+                         struct rp_error *err)
+{
+    struct rp_http_info info;
+    RP_TRY(rp_http_size(read->file->client, &read->file->http, &read->watch, &info, err));
+    if (!info.accepts_ranges && info.size > LARGEST_WHOLE) {
+        RP_FAIL(err, RP_E_UNSUPPORTED,
+                "its server sends whole files only, and this one has %lld bytes (at most 64 MiB)",
+                (long long)info.size);
+    }
+    *size = info.size;
+    *whole = !info.accepts_ranges;
+    return RP_OK;
+}
+
+/* RP_OK: the bytes are here; RP_AGAIN: they are to be fetched. */
+static rp_status look_up(const struct rp_remote_read *read, int64_t offset, int64_t len,
+                         uint8_t *to, struct rp_error *err)
+{
+    rp_node_cache *cache = read->file->cache;
+    const char *key = read->file->key;
+    int64_t began = 0;
+    for (;;) {
+        if (rp_node_cache_read(cache, key, read->size, offset, len, to) == RP_OK) {
+            rp_count(&read->stats->cached, len);
+            return RP_OK;
+        }
+        if (rp_node_cache_claim(cache, key, read->size, offset, len) == RP_OK) {
+            return RP_AGAIN;
+        }
+        if (read->watch.ended(read->watch.cookie)) {
+            RP_FAIL(err, RP_E_CLOSED, "the loader was closed");
+        }
+        const struct timespec pause = {.tv_nsec = PAUSE_NS};
+        began = rp_now_ns();
+        (void)nanosleep(&pause, NULL); /* woken early, it looks early */
+        rp_count(&read->stats->waits_ns, rp_now_ns() - began);
+    }
+}
+
+static void store(const struct rp_remote_read *read, int64_t offset, int64_t len,
+                  const uint8_t *bytes)
+{
+    for (int64_t at = 0; at < len; at += PIECE) {
+        int64_t n = len - at < PIECE ? len - at : PIECE;
+        rp_node_cache_store(read->file->cache, read->file->key, read->size, offset + at, n,
+                            bytes + at);
+    }
+}
+
+static rp_status fetch(const struct rp_remote_read *read, int64_t offset, int64_t len, uint8_t *to,
+                       struct rp_error *err)
+{
+    struct rp_http_file file = pinned(read);
+    RP_TRY(rp_http_read(read->file->client, &file, offset, len, to, &read->watch, err));
+    rp_count(&read->stats->fetched, len);
+    return RP_OK;
+}
+
+/* A part of a file whose server knows whole files only. */
+static rp_status fetch_whole(const struct rp_remote_read *read, int64_t offset, int64_t len,
+                             uint8_t *to, bool keep, struct rp_error *err)
+{
+    rp_buf *all;
+    RP_TRY(rp_buf_new((size_t)read->size, &all, err));
+    rp_status status = fetch(read, 0, read->size, all->data, err);
+    if (status == RP_OK) {
+        memcpy(to, all->data + offset, (size_t)len);
+        if (keep) {
+            store(read, 0, read->size, all->data);
+        }
+    }
+    rp_buf_unref(&all);
+    return status;
+}
+
+rp_status rp_remote_bytes(const struct rp_remote_read *read, int64_t offset, int64_t len,
+                          uint8_t *to, struct rp_error *err)
+{
+    if (offset < 0 || len < 0 || offset > read->size || len > read->size - offset) {
+        RP_FAIL(err, RP_E_FORMAT, "truncated: the file ends at byte %lld", (long long)read->size);
+    }
+    rp_count(&read->stats->wanted, len);
+    bool keep = read->file->cache != NULL && read->file->key != NULL;
+    if (keep) {
+        rp_status status = look_up(read, offset, len, to, err);
+        if (status != RP_AGAIN) {
+            return status;
+        }
+    }
+    rp_status status;
+    if (read->whole && (offset != 0 || len != read->size)) {
+        status = fetch_whole(read, offset, len, to, keep, err);
+    }
+    else {
+        status = fetch(read, offset, len, to, err);
+        if (keep && status == RP_OK) {
+            store(read, offset, len, to);
+        }
+    }
+    if (keep) {
+        rp_node_cache_release(read->file->cache, read->file->key, read->size, offset, len);
+    }
+    return status;
+}

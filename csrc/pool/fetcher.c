@@ -1,0 +1,110 @@
+#include "pool/work_priv.h"
+
+#include <stdio.h>
+
+#define IDLE_WAIT_NS 1000000000
+#define ROOM_WAIT_NS 10000000 /* between looks whether there is room */
+
+/* Fetchers make indexes of remote files and bring segments, so that threads which decode never wait
+ * for the network. Each reads by itself: the HTTP client keeps a connection for each. */
+
+static void fetch_group(rp_loader *loader, struct segment *group)
+{
+    struct rp_error err;
+    rp_error_clear(&err);
+    int64_t from = group->extent.offset, to = from + group->extent.len;
+    for (const struct segment *s = group->group; s != NULL; s = s->group) {
+        int64_t end = s->extent.offset + s->extent.len;
+        from = s->extent.offset < from ? s->extent.offset : from;
+        to = end > to ? end : to;
+    }
+    rp_buf *bytes = NULL;
+    int64_t began = rp_now_ns();
+    rp_status status = rp_buf_new((size_t)(to - from), &bytes, &err);
+    if (status == RP_OK) {
+        status = rp_files_read(loader->files, group->file, from, to - from, bytes->data, &err);
+    }
+    if (status != RP_OK) {
+        rp_buf_unref(&bytes);
+    }
+    rp_count(&loader->counters.fetch_ns, rp_now_ns() - began);
+    rp_count(&loader->counters.fetches, 1);
+    rp_lock_acquire(&loader->lock);
+    rp_segments_settle_locked(loader, group, bytes, from, &err);
+    loader->last_progress_ns = rp_now_ns();
+    rp_cond_broadcast(&loader->work);
+    rp_cond_broadcast(&loader->done); /* a caller may be the one who works */
+    rp_lock_release(&loader->lock);
+    rp_buf_unref(&bytes);
+}
+
+static void *fetch_main(void *arg)
+{
+    rp_loader *loader = arg;
+    rp_lock_acquire(&loader->lock);
+    while (!loader->closing) {
+        int32_t file;
+        struct segment *group = NULL;
+        bool index = rp_index_pop_locked(loader, &file);
+        if (!index) {
+            group = rp_segments_pick_locked(loader);
+        }
+        if (!index && group == NULL) {
+            bool waits = loader->segments.n_waiting > 0;
+            (void)rp_cond_wait(&loader->fetch, &loader->lock, /* loops */
+                               rp_now_ns() + (waits ? ROOM_WAIT_NS : IDLE_WAIT_NS));
+            continue;
+        }
+        loader->fetching++;
+        rp_lock_release(&loader->lock);
+        if (index) {
+            rp_index_work(loader, file);
+        }
+        else {
+            fetch_group(loader, group);
+        }
+        rp_lock_acquire(&loader->lock);
+        loader->fetching--;
+        loader->last_progress_ns = rp_now_ns();
+        rp_cond_broadcast(&loader->work);
+        rp_cond_broadcast(&loader->done);
+    }
+    rp_lock_release(&loader->lock);
+    return NULL;
+}
+
+rp_status rp_fetchers_start(rp_loader *loader, struct rp_error *err)
+{
+    int n = loader->options.fetch_threads > 0 ? loader->options.fetch_threads : 1;
+    if (loader->segments.bucket == NULL || loader->n_fetchers > 0) {
+        return RP_OK;
+    }
+    loader->fetchers = rp_calloc((size_t)n, sizeof(*loader->fetchers));
+    if (loader->fetchers == NULL) {
+        RP_FAIL(err, RP_E_NOMEM, "out of memory for %d threads", n);
+    }
+    for (int i = 0; i < n; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof(name), "rp-fetch-%d", i % 100); /* fits */
+        rp_status status = rp_thread_start(&loader->fetchers[i], name, fetch_main, loader, err);
+        if (status != RP_OK && i == 0) {
+            rp_free(loader->fetchers);
+            loader->fetchers = NULL;
+            return status;
+        }
+        if (status != RP_OK) {
+            rp_error_clear(err);
+            break; /* fewer threads do the same work */
+        }
+        loader->n_fetchers = i + 1;
+    }
+    return RP_OK;
+}
+
+void rp_fetchers_join(rp_loader *loader)
+{
+    for (int i = 0; i < loader->n_fetchers; i++) {
+        rp_thread_join(&loader->fetchers[i]);
+    }
+    rp_free(loader->fetchers);
+}

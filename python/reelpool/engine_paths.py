@@ -1,0 +1,79 @@
+"""What the engine is told of video files: where each lies, local or remote, and who reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .distributed import local_world_size
+
+if TYPE_CHECKING:
+    from .remote_root import RemoteVideo
+
+MAX_CONNECTIONS = 32  # per process
+NODE_CONNECTIONS = 64  # of all processes of a node together
+MIN_CONNECTIONS = 4
+
+
+class RemotePath(NamedTuple):
+    """A remote video file: the name that messages use, where it lies, and its root."""
+
+    name: bytes
+    video: RemoteVideo
+    root: Any
+
+
+def name_of(path: bytes | RemotePath) -> bytes:
+    """The file's name in messages."""
+    return path.name if isinstance(path, RemotePath) else path
+
+
+def engine_paths(paths: Sequence[bytes | RemotePath]) -> list[Any]:
+    """The files as `_core.Engine` takes them: local ones with the place of their check sums, remote
+    ones with their facts, their root's HttpClient, and a NodeCache unless it has none."""
+    from .sums import with_places
+
+    local = iter(with_places([p for p in paths if not isinstance(p, RemotePath)], real=True))
+    caches: dict[tuple[str, int], Any] = {}
+    return [
+        _remote(path, caches) if isinstance(path, RemotePath) else next(local) for path in paths
+    ]
+
+
+def _remote(path: RemotePath, caches: dict[tuple[str, int], Any]) -> tuple[Any, ...]:
+    options = path.root.remote_options()
+    cache, folder = None, options["cache_dir"]
+    if folder is not None:
+        from ._core import NodeCache
+
+        at = (folder, options["cache_bytes"])
+        if at not in caches:
+            caches[at] = NodeCache(*at)
+        cache = caches[at]
+    url, size, etag, last_modified, key, whole = path.video
+    client = path.root.client()
+    return (path.name, url, size, etag, last_modified, key, whole, client, cache)
+
+
+def _roots(paths: Sequence[bytes | RemotePath]) -> list[Any]:
+    return list({id(p.root): p.root for p in paths if isinstance(p, RemotePath)}.values())
+
+
+def read_ahead_bytes(paths: Sequence[bytes | RemotePath]) -> int:
+    """Bytes of remote files that may be in memory: what the first remote root says; 0: none is."""
+    roots = _roots(paths)
+    return max((root.remote_options()["read_ahead_bytes"] for root in roots), default=0)
+
+
+def fetch_threads(paths: Sequence[bytes | RemotePath], processes: int) -> int:
+    """Connections of this process: a node's share of NODE_CONNECTIONS, unless the root's
+    `max_connections` says less or more."""
+    roots = _roots(paths)
+    chosen = [n for n in (r.remote_options().get("max_connections") for r in roots) if n]
+    if chosen:
+        return min(chosen)
+    share = NODE_CONNECTIONS // max(1, processes * local_world_size())
+    return min(MAX_CONNECTIONS, max(MIN_CONNECTIONS, share))
+
+
+__all__ = ["RemotePath", "engine_paths", "fetch_threads", "name_of", "read_ahead_bytes"]
