@@ -11,6 +11,8 @@
 
 #define RP_HTTP_VERSION 128 /* bytes of an ETag or date and its terminator */
 
+#define RP_HTTP_PAGE_MAX (1LL << 30)
+
 typedef struct rp_http_client rp_http_client;
 
 /* Milliseconds unless said otherwise. */
@@ -49,10 +51,28 @@ struct rp_http_file {
     bool whole;                /* the server knows no ranges: reads are of the whole file */
 };
 
+/* What a hub says of a file beside its bytes; "" and -1 where it does not. */
+struct rp_http_link {
+    char repo_commit[64];              /* X-Repo-Commit */
+    char xet_hash[80];                 /* X-Xet-Hash */
+    char linked_etag[RP_HTTP_VERSION]; /* X-Linked-ETag, bare */
+    int64_t linked_size;               /* X-Linked-Size */
+};
+
 struct rp_http_info {
     int64_t size;
     char etag[RP_HTTP_VERSION], last_modified[RP_HTTP_VERSION]; /* "" where there is none */
     bool accepts_ranges;
+    struct rp_http_link link;
+};
+
+/* A body whose size is not known before, and the headers that lists of files need ("": absent). */
+struct rp_http_page {
+    uint8_t *data; /* the caller's (rp_free); NULL where len is 0 */
+    int64_t len;
+    char etag[RP_HTTP_VERSION];
+    char date[64], repo_commit[64], bucket_region[64];
+    char link[8192]; /* Link; several by ", " */
 };
 
 /* Asked at least every 200 ms while a call waits, on the calling thread, with nothing held; true
@@ -100,6 +120,14 @@ RP_CHECKED rp_status rp_http_size(rp_http_client *client, const struct rp_http_f
 RP_CHECKED rp_status rp_http_read(rp_http_client *client, const struct rp_http_file *file,
                                   int64_t offset, int64_t len, uint8_t *to,
                                   const struct rp_http_watch *watch, struct rp_error *err);
+
+/* The whole body behind a URL, at most `limit` bytes of it: lists in JSON and XML. Nothing is pinned
+ * or remembered; a broken transfer begins again.
+ * Owner: *out and its data are the caller's; data is NULL on failure. Thread: any, many at once.
+ * Blocks: on the network. Errors: as rp_http_read; RP_E_HTTP the body is larger than limit. */
+RP_CHECKED rp_status rp_http_get(rp_http_client *client, const char *url, int64_t limit,
+                                 const struct rp_http_watch *watch, struct rp_http_page *out,
+                                 struct rp_error *err);
 
 /* End every call under way and to come with RP_E_CLOSED, within a second. Thread: any. Blocks:
  * never. */

@@ -18,6 +18,7 @@ struct rp_http_known {
     int64_t fresh_ns; /* the target is asked until then */
     int64_t size;     /* -1: not known */
     char etag[RP_VERSION_MAX], last_modified[RP_VERSION_MAX], target_etag[RP_VERSION_MAX];
+    struct rp_http_link link; /* what the answers on the way to it said */
     struct rp_http_known *next;
 };
 
@@ -28,6 +29,20 @@ struct rp_http_seat {
     struct rp_http_seat *next_idle;
     struct rp_http_seat *next; /* of all; never changes */
 };
+
+/* Wipe and free a text that may be a secret; NULL: nothing. */
+void rp_http_discard(const char *text);
+
+/* Whether options can be honoured. Errors: RP_E_ARG, without secrets. */
+RP_CHECKED rp_status rp_http_options_check(const struct rp_http_options *options,
+                                           struct rp_error *err);
+
+/* Replace borrowed texts by copies (false: memory was short, disown what there is); free them. */
+bool rp_http_options_own(struct rp_http_options *options);
+void rp_http_options_disown(struct rp_http_options *options);
+
+/* A header line, "name" as "Name: ". Owner: the caller's (rp_http_discard). NULL: no memory. */
+char *rp_http_line(const char *name, const char *value);
 
 /* Options of the client (borrowed), its token's URL (NULL: none) and header line. */
 const struct rp_http_options *rp_http_client_options(const rp_http_client *client);

@@ -1,5 +1,6 @@
 #include "python/module_state.h"
 
+#include "base/memory.h"
 #include "base/thread.h"
 #include "fetch/http_client.h"
 
@@ -189,6 +190,18 @@ static PyObject *http_read(PyObject *object, PyObject *args, PyObject *kwargs)
     return bytes;
 }
 
+/* Put a text that came from a server (any bytes above 0x1f) into a dict, unless it is empty. */
+static bool put_text(PyObject *dict, const char *key, const char *text)
+{
+    if (text[0] == '\0') {
+        return true;
+    }
+    PyObject *value = PyUnicode_DecodeLatin1(text, (Py_ssize_t)strlen(text), NULL);
+    bool done = value != NULL && PyDict_SetItemString(dict, key, value) == 0;
+    Py_XDECREF(value);
+    return done;
+}
+
 static PyObject *http_size(PyObject *object, PyObject *args, PyObject *kwargs)
 {
     struct http_object *self = self_of(object);
@@ -212,9 +225,77 @@ static PyObject *http_size(PyObject *object, PyObject *args, PyObject *kwargs)
     if (status != RP_OK) {
         return signals.raised ? NULL : rp_raise(state, &err);
     }
-    return Py_BuildValue("{sL ss ss sO}", "size", (long long)info.size, "etag", info.etag,
-                         "last_modified", info.last_modified, "accepts_ranges",
-                         info.accepts_ranges ? Py_True : Py_False);
+    PyObject *dict = Py_BuildValue("{sL ss ss sO}", "size", (long long)info.size, "etag", info.etag,
+                                   "last_modified", info.last_modified, "accepts_ranges",
+                                   info.accepts_ranges ? Py_True : Py_False);
+    const struct rp_http_link *link = &info.link;
+    bool sound = dict != NULL && put_text(dict, "x-repo-commit", link->repo_commit) &&
+                 put_text(dict, "x-linked-etag", link->linked_etag) &&
+                 put_text(dict, "x-xet-hash", link->xet_hash);
+    if (sound && link->linked_size >= 0) {
+        PyObject *size = PyLong_FromLongLong(link->linked_size);
+        sound = size != NULL && PyDict_SetItemString(dict, "x-linked-size", size) == 0;
+        Py_XDECREF(size);
+    }
+    if (!sound) {
+        Py_CLEAR(dict);
+    }
+    return dict;
+}
+
+/* (bytes, headers) of a page. */
+static PyObject *pair_of(const struct rp_http_page *page, PyObject *body)
+{
+    PyObject *headers = PyDict_New();
+    bool sound = headers != NULL && put_text(headers, "link", page->link) &&
+                 put_text(headers, "etag", page->etag) && put_text(headers, "date", page->date) &&
+                 put_text(headers, "x-repo-commit", page->repo_commit) &&
+                 put_text(headers, "x-amz-bucket-region", page->bucket_region);
+    PyObject *pair = sound ? PyTuple_Pack(2, body, headers) : NULL;
+    Py_XDECREF(headers);
+    return pair;
+}
+
+static PyObject *http_get(PyObject *object, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"url", "limit", "headers", NULL};
+    struct http_object *self = self_of(object);
+    struct module_state *state = rp_state_of(Py_TYPE(object));
+    const char *url;
+    long long limit;
+    int headers = 0;
+    if (state == NULL ||
+        !PyArg_ParseTupleAndKeywords(args, kwargs, "sL|p:get", names, &url, &limit, &headers)) {
+        return NULL;
+    }
+    struct rp_http_page *page = rp_calloc(1, sizeof(*page));
+    rp_http_client *client = page != NULL ? call_begin(self, state) : NULL;
+    if (client == NULL) {
+        rp_free(page);
+        return page == NULL ? PyErr_NoMemory() : NULL;
+    }
+    struct rp_error err;
+    rp_error_clear(&err);
+    struct signal_watch signals = {.thread = PyEval_SaveThread()}; /* the GIL is away */
+    struct rp_http_watch watch = {look_at_signals, &signals};
+    rp_status status = rp_http_get(client, url, limit, &watch, page, &err);
+    PyEval_RestoreThread(signals.thread);
+    call_end(self);
+    PyObject *result = NULL;
+    if (status == RP_OK) {
+        result = PyBytes_FromStringAndSize((const char *)page->data, (Py_ssize_t)page->len);
+        if (result != NULL && headers != 0) {
+            PyObject *pair = pair_of(page, result);
+            Py_DECREF(result);
+            result = pair;
+        }
+    }
+    else if (!signals.raised) {
+        (void)rp_raise(state, &err); /* always NULL */
+    }
+    rp_free(page->data);
+    rp_free(page);
+    return result;
 }
 
 static PyObject *http_stats(PyObject *object, PyObject *unused)
@@ -269,7 +350,13 @@ static PyMethodDef http_methods[] = {
      "ranges; offset must be 0 and length the size."},
     {"size", (PyCFunction)(void (*)(void))http_size, METH_VARARGS | METH_KEYWORDS,
      "size($self, url, size=-1, etag=None, last_modified=None)\n--\n\n"
-     "What the server says of a file: size, etag, last_modified, accepts_ranges."},
+     "What the server says of a file: size, etag, last_modified, accepts_ranges, and of\n"
+     "x-repo-commit, x-linked-size, x-linked-etag, x-xet-hash what it sends."},
+    {"get", (PyCFunction)(void (*)(void))http_get, METH_VARARGS | METH_KEYWORDS,
+     "get($self, url, limit, headers=False)\n--\n\n"
+     "The whole body behind a URL, bytes, at most `limit` of them (RemoteError beyond). With\n"
+     "headers: (bytes, dict) with those of link, etag, date, x-repo-commit, x-amz-bucket-region\n"
+     "that came."},
     {"stats", http_stats, METH_NOARGS,
      "stats($self, /)\n--\n\n"
      "Counts since the start; empty once closed."},
