@@ -33,6 +33,12 @@ struct rp_http_call {
     uint64_t visited[24];
     char linked_etag[RP_VERSION_MAX];
     int64_t life_ns;
+    /* who asks */
+    bool is_s3, is_signed; /* the request under way */
+    bool region_tried, clock_tried;
+    char region[RP_HTTP_REGION_MAX];
+    char if_match[RP_VERSION_MAX + 16];
+    struct rp_s3_signature signature;
     /* the last answer */
     enum rp_http_row row;
     struct rp_http_seen last;
@@ -49,6 +55,15 @@ static inline const char *rp_text_of(const char *text)
 
 /* Whether the call may go on. Errors: RP_E_CLOSED, RP_E_TIMEOUT. */
 RP_CHECKED rp_status rp_http_call_check(struct rp_http_call *call);
+
+/* Add the header lines that a request to `url` may have; they point into the call and the client.
+ * Errors: RP_E_ARG, RP_E_NOMEM no signature. */
+RP_CHECKED rp_status rp_http_authorize(struct rp_http_call *call, const struct rp_url *url,
+                                       struct rp_http_request *request);
+
+/* Row of a complete answer, once the words of S3 are heard: SIGN_AGAIN with another region or time,
+ * at most once each. */
+enum rp_http_row rp_http_judge_s3(struct rp_http_call *call, struct rp_http_reply *reply);
 
 /* Fill in where to ask; others of the same file wait until the first has found out. Blocks: so
  * long. */

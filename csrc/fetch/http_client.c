@@ -27,6 +27,7 @@ struct rp_http_origin {
 struct rp_http_client {
     struct rp_http_options options; /* its texts are ours */
     char *authorization;            /* header line with the token; NULL: none */
+    char *session;                  /* header line with the S3 session; NULL: none */
     uint64_t generation;
     bool ended; /* atomic */
     struct rp_http_stats stats;
@@ -39,6 +40,8 @@ struct rp_http_client {
     struct rp_http_known **files; /* [BUCKETS] */
     int n_origins, n_files;
     uint64_t random;
+    char region[RP_HTTP_REGION_MAX]; /* of S3 */
+    int64_t skew_s;
 };
 
 /* Replace the borrowed texts of client->options by copies, and make what comes with a client. */
@@ -50,6 +53,12 @@ static bool own_options(rp_http_client *client)
         client->authorization = rp_http_line("Authorization: Bearer ", o->token);
         sound = client->authorization != NULL;
     }
+    if (sound && o->s3_session_token != NULL) {
+        client->session = rp_http_line("x-amz-security-token: ", o->s3_session_token);
+        sound = client->session != NULL;
+    }
+    (void)snprintf(client->region, sizeof(client->region), "%s", /* fits by the check */
+                   o->s3_region != NULL ? o->s3_region : "us-east-1");
     client->files = rp_calloc(BUCKETS, sizeof(struct rp_http_known *));
     return sound && client->files != NULL;
 }
@@ -58,6 +67,7 @@ static void dispose(rp_http_client *client)
 {
     rp_http_options_disown(&client->options);
     rp_http_discard(client->authorization);
+    rp_http_discard(client->session);
     for (int i = 0; client->files != NULL && i < BUCKETS; i++) {
         for (struct rp_http_known *file = client->files[i]; file != NULL;) {
             struct rp_http_known *next = file->next;
@@ -177,6 +187,41 @@ const struct rp_http_options *rp_http_client_options(const rp_http_client *clien
 const char *rp_http_client_authorization(const rp_http_client *client)
 {
     return client->authorization;
+}
+
+const char *rp_http_client_session(const rp_http_client *client)
+{
+    return client->session;
+}
+
+void rp_http_client_signing(rp_http_client *client, char *region, int64_t *skew_s)
+{
+    rp_lock_acquire(&client->lock);
+    memcpy(region, client->region, sizeof(client->region));
+    *skew_s = client->skew_s;
+    rp_lock_release(&client->lock);
+}
+
+int64_t rp_http_client_skew(rp_http_client *client)
+{
+    char region[RP_HTTP_REGION_MAX];
+    int64_t skew_s;
+    rp_http_client_signing(client, region, &skew_s);
+    return skew_s;
+}
+
+void rp_http_client_learn_region(rp_http_client *client, const char *region)
+{
+    rp_lock_acquire(&client->lock);
+    (void)snprintf(client->region, sizeof(client->region), "%s", region); /* it is a region */
+    rp_lock_release(&client->lock);
+}
+
+void rp_http_client_learn_skew(rp_http_client *client, int64_t skew_s)
+{
+    rp_lock_acquire(&client->lock);
+    client->skew_s = skew_s;
+    rp_lock_release(&client->lock);
 }
 
 struct rp_http_stats *rp_http_client_stats(rp_http_client *client)

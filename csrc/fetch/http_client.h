@@ -40,6 +40,12 @@ struct rp_http_options {
     const char *user_agent;   /* NULL: none */
     const char *token_origin; /* URL whose scheme, host and port alone ever get the token */
     const char *token;        /* NULL: none; bytes 0x21..0x7e */
+    /* S3. Requests to exactly this URL's scheme, host and port carry If-Match where the ETag is
+     * known and, with keys, a signature (Signature Version 4). NULL: no such origin. */
+    const char *s3_origin;
+    const char *s3_access_key, *s3_secret_key; /* both or none (anonymous) */
+    const char *s3_session_token;              /* NULL: none */
+    const char *s3_region;                     /* NULL: us-east-1; a server may correct it */
 };
 
 /* What is known of a file. */
@@ -121,8 +127,8 @@ RP_CHECKED rp_status rp_http_read(rp_http_client *client, const struct rp_http_f
                                   int64_t offset, int64_t len, uint8_t *to,
                                   const struct rp_http_watch *watch, struct rp_error *err);
 
-/* The whole body behind a URL, at most `limit` bytes of it: lists in JSON and XML. Nothing is pinned
- * or remembered; a broken transfer begins again.
+/* The whole body behind a URL, at most `limit` bytes of it: lists in JSON and XML. Nothing is
+ * pinned or remembered; a broken transfer begins again.
  * Owner: *out and its data are the caller's; data is NULL on failure. Thread: any, many at once.
  * Blocks: on the network. Errors: as rp_http_read; RP_E_HTTP the body is larger than limit. */
 RP_CHECKED rp_status rp_http_get(rp_http_client *client, const char *url, int64_t limit,
@@ -144,7 +150,7 @@ uint64_t rp_http_generation(const rp_http_client *client);
  * on failure it is NULL. Thread: one. Blocks: never. Errors: RP_E_NOMEM. */
 RP_CHECKED rp_status rp_http_client_renew(rp_http_client **client, struct rp_error *err);
 
-/* Close the connections, wipe the token, free, null. NULL or pointer to NULL: nothing; a parent's
+/* Close the connections, wipe the secrets, free, null. NULL or pointer to NULL: nothing; a parent's
  * client: its descriptors are closed, the rest is left alone. No call is under way. Thread: any.
  * Blocks: never. */
 void rp_http_client_free(rp_http_client **client);

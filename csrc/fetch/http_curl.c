@@ -167,6 +167,9 @@ static size_t on_body(char *data, size_t size, size_t n, void *cookie)
         return grow(request->growing, data, len, reply) ? len : 0;
     }
     if (!is_wanted(reply) || request->to == NULL) {
+        size_t room = sizeof(reply->note) - reply->note_len, part = len < room ? len : room;
+        memcpy(reply->note + reply->note_len, data, part);
+        reply->note_len += part;
         if (reply->moved > SPARE_BODY) {
             reply->end = RP_HTTP_COMPLETE;
             return 0;
@@ -320,6 +323,7 @@ rp_status rp_http_transport_begin(rp_http_transport *transport,
     reply->row = RP_ROW_GOOD;
     reply->why = "";
     reply->bytes = reply->moved = reply->connections = 0;
+    reply->note_len = 0;
     reply->text[0] = transport->error[0] = '\0';
     rp_http_head_clear(&reply->head);
     transport->forbidden = false;

@@ -86,6 +86,66 @@ static rp_status check_token(const struct rp_http_options *options, struct rp_er
     return RP_OK;
 }
 
+bool rp_http_is_region(const char *text)
+{
+    size_t len = strlen(text);
+    for (size_t i = 0; i < len; i++) {
+        bool letter = (text[i] >= 'a' && text[i] <= 'z') || (text[i] >= 'A' && text[i] <= 'Z');
+        if (!letter && (text[i] < '0' || text[i] > '9') && text[i] != '-') {
+            return false;
+        }
+    }
+    return len > 0 && len < RP_HTTP_REGION_MAX;
+}
+
+/* A text that may stand in a header, of less than `room` bytes; NULL is none. */
+static bool is_word(const char *text, size_t room)
+{
+    return text == NULL || (text[0] != '\0' && is_printable(text, 0x21) && strlen(text) < room);
+}
+
+static rp_status check_s3_keys(const struct rp_http_options *options, const struct rp_url *url,
+                               struct rp_error *err)
+{
+    if (!is_word(options->s3_access_key, RP_S3_KEY_MAX) ||
+        !is_word(options->s3_secret_key, RP_S3_KEY_MAX) ||
+        !is_word(options->s3_session_token, SECRET_MAX)) {
+        RP_FAIL(err, RP_E_ARG, "an S3 key is empty, too long, or holds bytes no header may hold");
+    }
+    if (options->s3_access_key == NULL) {
+        return RP_OK;
+    }
+    if (!url->https && !options->allow_http && !is_this_host(url)) {
+        RP_FAIL(err, RP_E_ARG, "S3 keys are used by https alone, unless allow_http says otherwise");
+    }
+    struct rp_url other;
+    if (options->token != NULL && rp_url_parse(options->token_origin, &other, NULL) == RP_OK &&
+        rp_url_same_origin(url, &other)) {
+        RP_FAIL(err, RP_E_ARG, "a token and S3 keys for the same origin");
+    }
+    return RP_OK;
+}
+
+static rp_status check_s3(const struct rp_http_options *options, struct rp_error *err)
+{
+    bool access = options->s3_access_key != NULL, secret = options->s3_secret_key != NULL;
+    if (access != secret || (options->s3_session_token != NULL && !access)) {
+        RP_FAIL(err, RP_E_ARG, "s3_access_key and s3_secret_key go together");
+    }
+    if (options->s3_origin == NULL) {
+        if (access) {
+            RP_FAIL(err, RP_E_ARG, "S3 keys without the origin that they are for");
+        }
+        return RP_OK;
+    }
+    struct rp_url url;
+    RP_TRY(rp_url_parse(options->s3_origin, &url, err));
+    if (options->s3_region != NULL && !rp_http_is_region(options->s3_region)) {
+        RP_FAIL(err, RP_E_ARG, "s3_region is no name of a region");
+    }
+    return check_s3_keys(options, &url, err);
+}
+
 rp_status rp_http_options_check(const struct rp_http_options *options, struct rp_error *err)
 {
     RP_TRY(check_timing(&options->timing, err));
@@ -96,16 +156,19 @@ rp_status rp_http_options_check(const struct rp_http_options *options, struct rp
         !is_printable(options->no_proxy, 0x20)) {
         RP_FAIL(err, RP_E_ARG, "user_agent, proxy or no_proxy holds bytes that are not printable");
     }
-    return check_token(options, err);
+    RP_TRY(check_token(options, err));
+    return check_s3(options, err);
 }
 
-#define TEXTS 6
+#define TEXTS 11
 
 /* Where the texts of options are. */
 static void texts_of(struct rp_http_options *o, const char **texts[TEXTS])
 {
-    const char **all[TEXTS] = {&o->ca_file,    &o->proxy,        &o->no_proxy,
-                               &o->user_agent, &o->token_origin, &o->token};
+    const char **all[TEXTS] = {&o->ca_file,          &o->proxy,         &o->no_proxy,
+                               &o->user_agent,       &o->token_origin,  &o->token,
+                               &o->s3_origin,        &o->s3_access_key, &o->s3_secret_key,
+                               &o->s3_session_token, &o->s3_region};
     memcpy(texts, all, sizeof(all));
 }
 

@@ -229,6 +229,7 @@ void rp_http_decide(const struct rp_http_seen *seen, struct rp_http_tries *tries
     switch (seen->row) {
     case RP_ROW_GOOD:
     case RP_ROW_REDIRECT:
+    case RP_ROW_SIGN_AGAIN:
     case RP_ROW_SHORT: return;
     case RP_ROW_LIMITED:
         if (seen->wait_s >= 0) {

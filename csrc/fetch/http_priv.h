@@ -22,16 +22,17 @@ enum rp_http_end {
 /* Rows of docs/http.md. */
 enum rp_http_row {
     RP_ROW_GOOD = 0,
-    RP_ROW_BUSY,     /* R1: back off */
-    RP_ROW_LIMITED,  /* R2: the server tells when */
-    RP_ROW_NETWORK,  /* R3: fresh connection */
-    RP_ROW_SHORT,    /* R4: keep it, ask for the rest */
-    RP_ROW_REFUSED,  /* R5: the signed URL is refused: resolve again */
-    RP_ROW_ODD,      /* R6: not what was asked for: reconnect, resolve again */
-    RP_ROW_CHANGED,  /* R7: another version */
-    RP_ROW_DENIED,   /* R8: the origin itself says no */
-    RP_ROW_FATAL,    /* R9: no try will help */
-    RP_ROW_REDIRECT, /* not an end: follow it */
+    RP_ROW_BUSY,      /* R1: back off */
+    RP_ROW_LIMITED,   /* R2: the server tells when */
+    RP_ROW_NETWORK,   /* R3: fresh connection */
+    RP_ROW_SHORT,     /* R4: keep it, ask for the rest */
+    RP_ROW_REFUSED,   /* R5: the signed URL is refused: resolve again */
+    RP_ROW_ODD,       /* R6: not what was asked for: reconnect, resolve again */
+    RP_ROW_CHANGED,   /* R7: another version */
+    RP_ROW_DENIED,    /* R8: the origin itself says no */
+    RP_ROW_FATAL,     /* R9: no try will help */
+    RP_ROW_REDIRECT,  /* not an end: follow it */
+    RP_ROW_SIGN_AGAIN /* not an end: the answer tells how to sign */
 };
 
 /* What an answer must agree with. */
@@ -121,6 +122,8 @@ struct rp_http_reply {
     int64_t moved;        /* bytes received in all, headers too */
     int64_t connections;  /* newly made */
     char text[160];       /* what the library says of an exchange that broke */
+    char note[512];       /* beginning of the body of an error */
+    size_t note_len;
     struct rp_http_head head;
 };
 

@@ -108,8 +108,8 @@ static void form_wish(const struct rp_http_call *call, struct rp_http_wish *wish
         .probe = call->info != NULL,
         .whole = file->whole && call->info == NULL,
         .foreign = call->foreign,
-        .first = call->info != NULL ? 0 : call->offset + call->got,
-        .last = call->info != NULL ? 0 : call->offset + call->len - 1,
+        .first = call->offset + call->got,
+        .last = call->offset + call->len - 1,
         .size = file->size >= 0 ? file->size : call->seen.size,
     };
     if (own_version) { /* the redirect told the file's version; the target has one of its own */
@@ -136,24 +136,33 @@ static bool keep_bytes(struct rp_http_call *call, const struct rp_http_reply *re
     return more;
 }
 
+/* What an exchange without an answer came to. */
+static const char *failure_of(const struct rp_http_reply *reply)
+{
+    switch (reply->end) {
+    case RP_HTTP_FORBIDDEN:
+        return "a redirect to a private address, which allow_private_hosts permits";
+    case RP_HTTP_HEAD_LIMIT: return "headers beyond 128 lines or 64 KiB";
+    case RP_HTTP_BODY_LIMIT: return RP_HTTP_TOO_LARGE;
+    case RP_HTTP_MALFORMED: return "the answer is malformed or too long";
+    default: return reply->text;
+    }
+}
+
 static void tell_cause(struct rp_http_call *call, const struct rp_http_reply *reply)
 {
     const struct rp_http_head *head = &reply->head;
-    if (head->complete && reply->end == RP_HTTP_COMPLETE) {
-        bool named = head->error_code[0] != '\0';
-        (void)snprintf(call->cause, sizeof(call->cause), "HTTP %d from %.99s: %s%s%s%s%s%s",
-                       head->status, call->origin, reply->why, named ? " (" : "", head->error_code,
-                       named ? ")" : "", head->request_id[0] != '\0' ? ", request " : "",
-                       head->request_id);
+    if (!head->complete || reply->end != RP_HTTP_COMPLETE) {
+        (void)snprintf(call->cause, sizeof(call->cause), "%.99s: %s", call->origin,
+                       failure_of(reply));
         return;
     }
-    const char *what = reply->end == RP_HTTP_FORBIDDEN
-                           ? "a redirect to a private address, which allow_private_hosts permits"
-                       : reply->end == RP_HTTP_HEAD_LIMIT ? "headers beyond 128 lines or 64 KiB"
-                       : reply->end == RP_HTTP_BODY_LIMIT ? RP_HTTP_TOO_LARGE
-                       : reply->end == RP_HTTP_MALFORMED  ? "the answer is malformed or too long"
-                                                          : reply->text;
-    (void)snprintf(call->cause, sizeof(call->cause), "%.99s: %s", call->origin, what);
+    const char *code = head->error_code, *id = head->request_id;
+    bool elsewhere = call->is_signed && rp_http_is_region(head->bucket_region);
+    (void)snprintf(call->cause, sizeof(call->cause), "HTTP %d from %.99s: %s%s%s%s%s%s%s%s",
+                   head->status, call->origin, reply->why, code[0] != '\0' ? " (" : "", code,
+                   code[0] != '\0' ? ")" : "", elsewhere ? ", the bucket's region is " : "",
+                   elsewhere ? head->bucket_region : "", id[0] != '\0' ? ", request " : "", id);
 }
 
 static void note_page(struct rp_http_page *page, const struct rp_http_head *head)
@@ -165,12 +174,24 @@ static void note_page(struct rp_http_page *page, const struct rp_http_head *head
     memcpy(page->link, head->link, sizeof(page->link));
 }
 
+/* Until when nobody may ask: the quota is spent. */
+static int64_t gate_of(const struct rp_http_call *call, const struct rp_http_head *head)
+{
+    if (head->rate_left != 0 || head->rate_reset <= 0) {
+        return 0;
+    }
+    int64_t random = (int64_t)(rp_http_client_random(call->client) >> 1);
+    int64_t reset = head->rate_reset < INT32_MAX ? head->rate_reset * 1000 : INT64_C(1) << 41;
+    int64_t jitter = random % (call->timing->gate_jitter + 1);
+    return rp_now_ns() + (reset + call->timing->gate_margin + jitter) * RP_MS;
+}
+
 /* Digest the end of an exchange into call->row. */
-static rp_status digest(struct rp_http_call *call, const struct rp_http_reply *reply)
+static rp_status digest(struct rp_http_call *call, struct rp_http_reply *reply)
 {
     const struct rp_http_head *head = &reply->head;
     bool answered = head->complete && reply->end == RP_HTTP_COMPLETE;
-    call->row = answered ? reply->row : rp_http_judge_end(reply->end);
+    call->row = answered ? rp_http_judge_s3(call, reply) : rp_http_judge_end(reply->end);
     bool more = keep_bytes(call, reply);
     if (call->page != NULL && call->row == RP_ROW_GOOD) {
         note_page(call->page, head);
@@ -184,13 +205,7 @@ static rp_status digest(struct rp_http_call *call, const struct rp_http_reply *r
     call->last = (struct rp_http_seen){.status = head->status,
                                        .fresh = call->hops > 0,
                                        .wait_s = answered ? rp_http_head_wait(head) : -1};
-    int64_t gate = 0;
-    if (answered && head->rate_left == 0 && head->rate_reset > 0) {
-        int64_t random = (int64_t)(rp_http_client_random(call->client) >> 1);
-        int64_t reset = head->rate_reset < INT32_MAX ? head->rate_reset * 1000 : INT64_C(1) << 41;
-        int64_t jitter = random % (call->timing->gate_jitter + 1);
-        gate = rp_now_ns() + (reset + call->timing->gate_margin + jitter) * RP_MS;
-    }
+    int64_t gate = answered ? gate_of(call, head) : 0;
     bool weak = call->row == RP_ROW_BUSY || call->row == RP_ROW_NETWORK;
     rp_http_client_note(call->client, call->origin, weak && !more, gate,
                         rp_http_head_pace_ns(head));
@@ -232,7 +247,6 @@ static rp_status ask(struct rp_http_call *call)
     RP_TRY(rp_url_parse(call->url, &url, call->err)); /* it did before */
     rp_url_origin(&url, call->origin);
     RP_TRY(admit(call));
-    const struct rp_http_options *options = rp_http_client_options(call->client);
     struct rp_http_request request = {
         .url = call->url, .first = -1, .check_address = call->foreign, .fresh = call->reconnect};
     form_wish(call, &request.wish);
@@ -246,12 +260,7 @@ static rp_status ask(struct rp_http_call *call)
     request.to = call->to != NULL ? call->to + call->got : NULL;
     request.room = call->len - call->got;
     request.growing = call->page != NULL ? &call->growing : NULL;
-    struct rp_url token_url;
-    if (options->token != NULL && call->secrets &&
-        rp_url_parse(options->token_origin, &token_url, NULL) == RP_OK &&
-        rp_url_same_origin(&url, &token_url)) {
-        request.lines[0] = rp_http_client_authorization(call->client);
-    }
+    RP_TRY(rp_http_authorize(call, &url, &request));
     struct rp_http_seat *seat;
     RP_TRY(rp_http_client_take(call->client, call->origin, &seat, call->err));
     int64_t best = call->best;
@@ -312,7 +321,7 @@ static rp_status run(struct rp_http_call *call)
         RP_TRY(rp_http_locate(call));
         do {
             RP_TRY(ask(call));
-        } while (call->row == RP_ROW_REDIRECT);
+        } while (call->row == RP_ROW_REDIRECT || call->row == RP_ROW_SIGN_AGAIN);
         bool ranged = call->info == NULL && call->page == NULL;
         done = call->row == RP_ROW_GOOD && (!ranged || call->got == call->len);
         call->reconnect = false;
@@ -366,6 +375,7 @@ static rp_status finish(struct rp_http_call *call)
     else {
         rp_free(call->growing.data);
     }
+    explicit_bzero(&call->signature, sizeof(call->signature));
     explicit_bzero(call->url, sizeof(call->url)); /* signed URLs are secrets */
     explicit_bzero(call->next, sizeof(call->next));
     rp_free(call);
@@ -379,6 +389,7 @@ rp_status rp_http_size(rp_http_client *client, const struct rp_http_file *file,
     struct rp_http_call *call = NULL;
     RP_TRY(begin(client, file, true, watch, &call, err));
     call->info = out;
+    call->len = 1; /* a range to ask for; its byte is not kept */
     return finish(call);
 }
 

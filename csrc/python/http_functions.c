@@ -28,22 +28,27 @@ static int64_t to_ms(double seconds)
 
 static PyObject *http_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {
-        "network_timeout", "connect_timeout", "stall_time",  "stall_speed", "backoff",
-        "backoff_max",     "gate_margin",     "gate_jitter", "probe_time",  "max_redirects",
-        "ca_file",         "proxy",           "no_proxy",    "allow_http",  "allow_private_hosts",
-        "token_origin",    "token",           "user_agent",  NULL};
+    static char *names[] = {"network_timeout",  "connect_timeout", "stall_time",
+                            "stall_speed",      "backoff",         "backoff_max",
+                            "gate_margin",      "gate_jitter",     "probe_time",
+                            "max_redirects",    "ca_file",         "proxy",
+                            "no_proxy",         "allow_http",      "allow_private_hosts",
+                            "token_origin",     "token",           "user_agent",
+                            "s3_origin",        "s3_access_key",   "s3_secret_key",
+                            "s3_session_token", "s3_region",       NULL};
     struct rp_http_options options;
     rp_http_defaults(&options);
     double network = 600, connect = 10, stall = 20, backoff = 0.25, most = 15, margin = 1,
            jitter = 5, probe = 5;
     long long speed = options.timing.stall_speed;
     int allow_http = 0, allow_private = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$dddLdddddizzzppzzz:HttpClient", names,
-                                     &network, &connect, &stall, &speed, &backoff, &most, &margin,
-                                     &jitter, &probe, &options.max_redirects, &options.ca_file,
-                                     &options.proxy, &options.no_proxy, &allow_http, &allow_private,
-                                     &options.token_origin, &options.token, &options.user_agent)) {
+    if (!PyArg_ParseTupleAndKeywords(
+            args, kwargs, "|$dddLdddddizzzppzzzzzzzz:HttpClient", names, &network, &connect, &stall,
+            &speed, &backoff, &most, &margin, &jitter, &probe, &options.max_redirects,
+            &options.ca_file, &options.proxy, &options.no_proxy, &allow_http, &allow_private,
+            &options.token_origin, &options.token, &options.user_agent, &options.s3_origin,
+            &options.s3_access_key, &options.s3_secret_key, &options.s3_session_token,
+            &options.s3_region)) {
         return NULL;
     }
     options.allow_http = allow_http != 0;
@@ -373,12 +378,14 @@ static PyType_Slot http_slots[] = {
      "HttpClient(*, network_timeout=600, connect_timeout=10, stall_time=20, stall_speed=4096, "
      "backoff=0.25, backoff_max=15, gate_margin=1, gate_jitter=5, probe_time=5, max_redirects=5, "
      "ca_file=None, proxy=None, no_proxy=None, allow_http=False, allow_private_hosts=False, "
-     "token_origin=None, token=None, user_agent=None)\n"
+     "token_origin=None, token=None, user_agent=None, s3_origin=None, s3_access_key=None, "
+     "s3_secret_key=None, s3_session_token=None, s3_region=None)\n"
      "--\n\n"
      "Reads ranges of files by http and https. Times are seconds, stall_speed bytes per second.\n"
      "Connections are made at the first read; each thread that reads uses one of its own. The\n"
-     "token goes to token_origin's scheme, host and port and nowhere else. A forked child may go\n"
-     "on using the object; it makes connections of its own."},
+     "token goes to token_origin's scheme, host and port and nowhere else; likewise requests to\n"
+     "s3_origin alone are signed with the S3 keys. A forked child may go on using the object; it\n"
+     "makes connections of its own."},
     {0, NULL}};
 
 PyType_Spec rp_http_spec = {.name = "reelpool._core.HttpClient",

@@ -113,6 +113,11 @@ class HttpClient:
         token_origin: str | None = None,
         token: str | None = None,
         user_agent: str | None = None,
+        s3_origin: str | None = None,
+        s3_access_key: str | None = None,
+        s3_secret_key: str | None = None,
+        s3_session_token: str | None = None,
+        s3_region: str | None = None,
     ) -> HttpClient: ...
     def read(
         self,
