@@ -30,7 +30,8 @@ struct rp_arena {
     uint64_t fork_generation;
     size_t keep_bytes;
     bool shared;
-    int refs; /* atomic: owner + blocks out */
+    bool exact; /* blocks are reused for their own length only */
+    int refs;   /* atomic: owner + blocks out */
     /* guarded by lock: */
     rp_block *free_blocks;
     rp_block *lent_blocks;
@@ -67,6 +68,11 @@ rp_status rp_arena_new(size_t keep_bytes, bool shared, rp_arena **out, struct rp
     arena->refs = 1;
     *out = arena;
     return RP_OK;
+}
+
+void rp_arena_reuse_exactly(rp_arena *arena)
+{
+    arena->exact = true;
 }
 
 static size_t mapping_bytes(const rp_block *block)
@@ -152,14 +158,24 @@ static rp_block *trim_locked(rp_arena *arena)
     return dead;
 }
 
+/* Usable bytes of a block for len bytes. */
+static size_t block_bytes(size_t len)
+{
+    return len > 0 ? (len + PAGE - 1) / PAGE * PAGE : PAGE;
+}
+
 static rp_block *best_free_locked(rp_arena *arena, size_t len)
 {
     rp_block **best = NULL;
+    size_t most = arena->exact ? block_bytes(len) : SIZE_MAX;
     for (rp_block **link = &arena->free_blocks; *link != NULL; link = &(*link)->next) {
         size_t have = (*link)->len;
         bool fits = have >= len && (have / 2 <= len || have == PAGE); /* PAGE: the smallest */
-        if (fits && (best == NULL || have < (*best)->len)) {
+        if (fits && have <= most && (best == NULL || have < (*best)->len)) {
             best = link;
+            if (have == most) {
+                break;
+            }
         }
     }
     if (best == NULL) {
@@ -215,10 +231,7 @@ static rp_status block_map(rp_arena *arena, size_t len, rp_block **out, struct r
         RP_FAIL(err, RP_E_NOMEM, "out of memory for a block header");
     }
     block->fd = -1;
-    block->len = (len + PAGE - 1) / PAGE * PAGE;
-    if (block->len == 0) {
-        block->len = PAGE;
-    }
+    block->len = block_bytes(len);
     rp_status status = RP_OK;
     if (arena->shared) {
         status = map_shared(block, err);

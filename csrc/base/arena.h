@@ -33,12 +33,18 @@ typedef void (*rp_arena_notify)(void *cookie);
 RP_CHECKED rp_status rp_arena_new(size_t keep_bytes, bool shared, rp_arena **out,
                                   struct rp_error *err);
 
+/* From now on a free block is reused only for the length it was mapped for (in pages), instead of
+ * for lengths down to its half: for many blocks of few lengths. Call before the first
+ * rp_arena_take. Thread: any. Blocks: never. */
+void rp_arena_reuse_exactly(rp_arena *arena);
+
 /* Set or remove (NULL) the notification. On return the old one is not running any more.
  * Thread: any. Blocks: while a notification runs. */
 void rp_arena_on_release(rp_arena *arena, rp_arena_notify notify, void *cookie);
 
-/* Take a block of at least len bytes: the smallest free one that is no more than twice as large,
- * else a new one if `may_grow`. New blocks are touched page by page before they are handed out.
+/* Take a block of at least len bytes: the smallest free one that is no more than twice as large
+ * (rp_arena_reuse_exactly: one of that very length), else a new one if `may_grow`. New blocks are
+ * touched page by page before they are handed out.
  * Owner: *out is the caller's (rp_block_release). Thread: any. Blocks: for the kernel to give
  * pages. Errors: RP_AGAIN nothing free and growing is not allowed; RP_E_NOMEM; RP_E_IO no memory
  * file. */

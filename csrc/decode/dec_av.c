@@ -6,6 +6,7 @@
 #include <libavutil/buffer.h>
 #include <libavutil/error.h>
 #include <libavutil/frame.h>
+#include <libavutil/imgutils.h>
 #include <libavutil/mem.h>
 #include <libavutil/pixdesc.h>
 
@@ -292,17 +293,22 @@ static enum rp_pixel_format pixel_format(int format)
     }
 }
 
-static size_t plane_bytes(const AVFrame *picture, int plane)
+static void describe_plane(const AVFrame *picture, int plane, rp_frame *frame)
 {
     const AVPixFmtDescriptor *format = av_pix_fmt_desc_get((enum AVPixelFormat)picture->format);
+    frame->image.plane[plane] = picture->data[plane];
+    frame->image.stride[plane] = picture->linesize[plane];
+    frame->rows[plane] = frame->row_bytes[plane] = 0;
     if (picture->data[plane] == NULL || format == NULL) {
-        return 0;
+        return;
     }
     int shift = plane == 1 || plane == 2 ? format->log2_chroma_h : 0;
-    int64_t rows = AV_CEIL_RSHIFT(picture->height, shift);
     int64_t stride = picture->linesize[plane] < 0 ? -(int64_t)picture->linesize[plane]
                                                   : picture->linesize[plane];
-    return (size_t)(rows * stride);
+    int row = av_image_get_linesize((enum AVPixelFormat)picture->format, picture->width, plane);
+    frame->rows[plane] = (size_t)AV_CEIL_RSHIFT(picture->height, shift);
+    frame->row_bytes[plane] = row > 0 ? (size_t)row : 0;
+    frame->bytes += frame->rows[plane] * (size_t)stride;
 }
 
 /* Give the picture's facts to the frame, or refuse it. */
@@ -328,9 +334,7 @@ static rp_status describe(const AVFrame *picture, const char *name, rp_frame *fr
                                      .colorspace = picture->colorspace,
                                      .color_range = picture->color_range};
     for (int i = 0; i < 4; i++) {
-        frame->image.plane[i] = picture->data[i];
-        frame->image.stride[i] = picture->linesize[i];
-        frame->bytes += plane_bytes(picture, i);
+        describe_plane(picture, i, frame);
     }
     return RP_OK;
 }

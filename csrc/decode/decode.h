@@ -2,6 +2,7 @@
 #ifndef RP_DECODE_DECODE_H
 #define RP_DECODE_DECODE_H
 
+#include "base/arena.h"
 #include "base/error.h"
 #include "base/image.h"
 #include "demux/demux.h"
@@ -32,6 +33,14 @@ size_t rp_frame_bytes(const rp_frame *frame); /* memory its planes take */
  * lock (unref enters the fork gate). Blocks: never. */
 rp_frame *rp_frame_ref(rp_frame *frame);
 void rp_frame_unref(rp_frame **frame);
+
+/* A reference for holding the picture longer than the decoder's next one. What a decoder allocates
+ * is larger than the picture, and each decoder keeps for itself as many as were ever out at once:
+ * so it is a copy, in a block of `store`, which all decoders may share. A picture that is such a
+ * copy, one of an unusual layout, or one for whose copy memory is short is counted up instead.
+ * Owner: the result is the caller's (rp_frame_unref), frame stays. Thread: that of the frame's
+ * cache, holding no lock. Blocks: for the kernel to give pages. */
+RP_CHECKED rp_frame *rp_frame_keep(rp_frame *frame, rp_arena *store);
 
 typedef struct rp_decoder rp_decoder;
 

@@ -17,10 +17,12 @@ struct rp_picture_ops {
 
 struct rp_frame {
     struct rp_image image;
-    int64_t pts;   /* ticks */
-    size_t bytes;  /* of the planes */
-    void *picture; /* struct rp_picture_ops */
-    int refs;      /* atomic; 0 = in the pool */
+    int64_t pts;                  /* ticks */
+    size_t bytes;                 /* of the planes, or of the block */
+    size_t row_bytes[4], rows[4]; /* of each plane, without what pads it; 0: not known */
+    void *picture;                /* struct rp_picture_ops */
+    rp_block *block;              /* pixels of a kept copy; NULL: they are the picture's */
+    int refs;                     /* atomic; 0 = in the pool */
     struct rp_frame_pool *pool;
     struct rp_frame *next; /* in the pool's lists */
 };

@@ -4,6 +4,9 @@
 #include "base/thread.h"
 
 #include <assert.h>
+#include <string.h>
+
+#define ROW_ALIGN 64 /* bytes; as many follow the last plane: converters read past a row */
 
 /* Frames come back on any thread but are taken by one: whoever drops the last reference pushes onto
  * `returned`; the taker empties that list in one exchange, so no node is popped while another
@@ -104,6 +107,68 @@ rp_frame *rp_frame_ref(rp_frame *frame)
     return frame;
 }
 
+/* Rows of the copy begin aligned. 0: not all planes can be copied row by row. */
+static size_t copy_bytes(const rp_frame *frame, ptrdiff_t stride[4])
+{
+    size_t total = ROW_ALIGN;
+    for (int i = 0; i < 4; i++) {
+        stride[i] = 0;
+        if (frame->image.plane[i] == NULL) {
+            continue;
+        }
+        size_t row = (frame->row_bytes[i] + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
+        if (row == 0 || frame->rows[i] == 0 || frame->image.stride[i] < 0) {
+            return 0;
+        }
+        stride[i] = (ptrdiff_t)row;
+        total += row * frame->rows[i];
+    }
+    return total;
+}
+
+static void copy_planes(const rp_frame *from, rp_frame *to)
+{
+    uint8_t *at = to->block->data;
+    for (int i = 0; i < 4; i++) {
+        const uint8_t *row = from->image.plane[i];
+        if (row == NULL) {
+            continue;
+        }
+        to->image.plane[i] = at;
+        if (from->image.stride[i] == to->image.stride[i]) {
+            size_t whole = (size_t)to->image.stride[i] * (from->rows[i] - 1);
+            memcpy(at, row, whole + from->row_bytes[i]);
+            at += whole + (size_t)to->image.stride[i];
+            continue;
+        }
+        for (size_t y = 0; y < from->rows[i]; y++) {
+            memcpy(at, row, from->row_bytes[i]);
+            at += to->image.stride[i];
+            row += from->image.stride[i];
+        }
+    }
+}
+
+rp_frame *rp_frame_keep(rp_frame *frame, rp_arena *store)
+{
+    ptrdiff_t stride[4];
+    size_t bytes = frame->block == NULL ? copy_bytes(frame, stride) : 0;
+    rp_frame *copy = NULL;
+    if (bytes == 0 || rp_frame_pool_get(frame->pool, &copy, NULL) != RP_OK) {
+        return rp_frame_ref(frame);
+    }
+    if (rp_arena_take(store, bytes, true, &copy->block, NULL) != RP_OK) {
+        rp_frame_unref(&copy);
+        return rp_frame_ref(frame);
+    }
+    copy->pts = frame->pts;
+    copy->bytes = copy->block->len;
+    copy->image = frame->image;
+    memcpy(copy->image.stride, stride, sizeof(stride));
+    copy_planes(frame, copy);
+    return copy;
+}
+
 void rp_frame_unref(rp_frame **frame)
 {
     if (frame == NULL || *frame == NULL) {
@@ -117,9 +182,14 @@ void rp_frame_unref(rp_frame **frame)
         return;
     }
     struct rp_frame_pool *pool = dead->pool;
-    rp_gate_enter();
-    pool->ops.reset(dead->picture);
-    rp_gate_leave();
+    if (dead->block != NULL) {
+        rp_block_release(&dead->block);
+    }
+    else {
+        rp_gate_enter();
+        pool->ops.reset(dead->picture);
+        rp_gate_leave();
+    }
     dead->image = (struct rp_image){0};
     struct rp_frame *head = __atomic_load_n(&pool->returned, __ATOMIC_RELAXED);
     do {

@@ -547,6 +547,17 @@ const struct rp_concat_part *rp_concat_parts(const rp_concat *concat, int *count
     return concat->part;
 }
 
+const uint32_t *rp_concat_sizes(const rp_concat *concat, int source, int64_t *count)
+{
+    *count = concat->source[source].index->samples;
+    return concat->source[source].index->sizes;
+}
+
+int64_t rp_concat_samples(const rp_concat *concat)
+{
+    return concat->samples;
+}
+
 uint32_t rp_concat_timescale(const rp_concat *concat)
 {
     return (uint32_t)concat->timescale;

@@ -60,6 +60,9 @@ RP_CHECKED rp_status rp_concat_finish(rp_concat *concat, struct rp_error *err);
 const uint8_t *rp_concat_head(const rp_concat *concat, size_t *len);
 const struct rp_concat_range *rp_concat_ranges(const rp_concat *concat, size_t *count);
 const struct rp_concat_part *rp_concat_parts(const rp_concat *concat, int *count);
+/* Bytes of each sample of a source, in the order of the output. */
+const uint32_t *rp_concat_sizes(const rp_concat *concat, int source, int64_t *count);
+int64_t rp_concat_samples(const rp_concat *concat);    /* of all sources */
 uint32_t rp_concat_timescale(const rp_concat *concat); /* ticks per second */
 int64_t rp_concat_bytes(const rp_concat *concat);      /* of the whole output file */
 

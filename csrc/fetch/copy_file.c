@@ -1,5 +1,6 @@
 #include "fetch/fetch_priv.h"
 
+#include "base/crc32c.h"
 #include "base/memory.h"
 
 #include <errno.h>
@@ -10,7 +11,7 @@
 #include <unistd.h>
 
 #define SLICE    (256LL << 20) /* bytes of one copy_file_range */
-#define BUFFER   (1 << 20)     /* bytes of one read and write where the kernel does not copy */
+#define BUFFER   (256 << 10)   /* bytes of one read and write, which stay in the core's cache */
 #define EARLY    (16LL << 20)  /* bytes after which the disk is set to work */
 #define ATTEMPTS 1000          /* names tried for the unfinished file */
 
@@ -20,6 +21,11 @@ struct rp_output {
     int64_t size, at; /* bytes promised, written */
     int64_t begun;    /* bytes that the disk was told of */
     uint8_t *buffer;  /* [BUFFER], from its first use */
+    /* pieces to sum up, the caller's: */
+    const uint32_t *piece; /* [pieces] bytes of each */
+    uint32_t *sum;         /* [pieces] */
+    int64_t pieces;        /* left */
+    uint32_t piece_at;     /* bytes of the first one that were seen */
 };
 
 static void dispose(rp_output *output)
@@ -106,9 +112,45 @@ rp_status rp_output_open(const char *path, int64_t size, rp_output **out, struct
     return RP_OK;
 }
 
+/* The final fsync then waits for the last bytes only. A hint: where it fails, fsync does it all. */
+static void write_early(rp_output *output)
+{
+    if (output->at - output->begun >= EARLY) {
+        (void)sync_file_range(output->fd, output->begun, output->at - output->begun,
+                              SYNC_FILE_RANGE_WRITE);
+        output->begun = output->at;
+    }
+}
+
+void rp_output_sum(rp_output *output, const uint32_t *sizes, int64_t n, uint32_t *sums)
+{
+    output->piece = sizes;
+    output->sum = sums;
+    output->pieces = n;
+    output->piece_at = 0;
+}
+
+static void sum_up(rp_output *output, const uint8_t *data, size_t len)
+{
+    while (output->pieces > 0 && (len > 0 || *output->piece == 0)) {
+        size_t left = *output->piece - output->piece_at, take = len < left ? len : left;
+        *output->sum = rp_crc32c(output->piece_at > 0 ? *output->sum : 0, data, take);
+        data += take;
+        len -= take;
+        output->piece_at += (uint32_t)take;
+        if (take == left) {
+            output->piece++;
+            output->sum++;
+            output->pieces--;
+            output->piece_at = 0;
+        }
+    }
+}
+
 rp_status rp_output_write(rp_output *output, const void *data, size_t len, struct rp_error *err)
 {
     const uint8_t *from = data;
+    sum_up(output, from, len);
     while (len > 0) {
         ssize_t put = pwrite(output->fd, from, len, (off_t)output->at);
         if (put < 0 && errno == EINTR) {
@@ -121,12 +163,13 @@ rp_status rp_output_write(rp_output *output, const void *data, size_t len, struc
         len -= (size_t)put;
         output->at += put;
     }
+    write_early(output);
     return RP_OK;
 }
 
-/* Copy by hand what the kernel would not. */
-static rp_status copy_slowly(rp_output *output, int fd, const char *path, int64_t offset,
-                             int64_t len, struct rp_error *err)
+/* Copy what the kernel would not, or what is summed up on its way. */
+static rp_status copy_by_hand(rp_output *output, int fd, const char *path, int64_t offset,
+                              int64_t len, struct rp_error *err)
 {
     if (output->buffer == NULL) {
         output->buffer = rp_calloc(BUFFER, 1);
@@ -174,7 +217,7 @@ static rp_status copy_range(rp_output *output, int fd, const char *path, int64_t
             return rp_fail_io(err, "write", output->path, errno);
         }
         if (put <= 0) { /* other file systems, or an error that reading or writing will name */
-            return copy_slowly(output, fd, path, offset, len, err);
+            return copy_by_hand(output, fd, path, offset, len, err);
         }
         offset += put;
         len -= put;
@@ -183,22 +226,14 @@ static rp_status copy_range(rp_output *output, int fd, const char *path, int64_t
     return RP_OK;
 }
 
-/* The final fsync then waits for the last bytes only. A hint: where it fails, fsync does it all. */
-static void write_early(rp_output *output)
-{
-    if (output->at - output->begun >= EARLY) {
-        (void)sync_file_range(output->fd, output->begun, output->at - output->begun,
-                              SYNC_FILE_RANGE_WRITE);
-        output->begun = output->at;
-    }
-}
-
 rp_status rp_output_copy(rp_output *output, rp_files *files, int i, int64_t offset, int64_t len,
                          struct rp_error *err)
 {
     int fd;
     RP_TRY(rp_files_acquire(files, i, &fd, err));
-    rp_status status = copy_range(output, fd, rp_files_path(files, i), offset, len, err);
+    const char *path = rp_files_path(files, i);
+    rp_status status = output->pieces > 0 ? copy_by_hand(output, fd, path, offset, len, err)
+                                          : copy_range(output, fd, path, offset, len, err);
     rp_files_release(files, i);
     write_early(output);
     int64_t size;

@@ -97,7 +97,13 @@ RP_CHECKED rp_status rp_output_open(const char *path, int64_t size, rp_output **
 RP_CHECKED rp_status rp_output_write(rp_output *output, const void *data, size_t len,
                                      struct rp_error *err);
 
-/* Append the bytes [offset, offset + len) of file i, inside the kernel where it can.
+/* Sum up what is appended from now on: n pieces of sizes[k] bytes; sums[k] is the CRC-32C of piece
+ * k once its last byte was appended. Replaces an earlier call. Owner: both are the caller's and
+ * outlive the pieces. Thread: one at a time. Blocks: never. Errors: none. */
+void rp_output_sum(rp_output *output, const uint32_t *sizes, int64_t n, uint32_t *sums);
+
+/* Append the bytes [offset, offset + len) of file i, inside the kernel where it can and nothing is
+ * summed up.
  * Thread: one at a time. Blocks: on the disk. Errors: RP_E_IO; as rp_files_read for the source. */
 RP_CHECKED rp_status rp_output_copy(rp_output *output, rp_files *files, int i, int64_t offset,
                                     int64_t len, struct rp_error *err);

@@ -13,7 +13,6 @@
 #define FILES_MAX   (1 << 20)
 #define ORIGINS_MAX 256 /* more are a server's malice: a redirect each */
 #define DOWN_AFTER  8   /* failures in a row */
-#define SECRET_MAX  8192
 
 struct rp_http_origin {
     char name[RP_ORIGIN_MAX];
@@ -28,6 +27,7 @@ struct rp_http_origin {
 struct rp_http_client {
     struct rp_http_options options; /* its texts are ours */
     char *authorization;            /* header line with the token; NULL: none */
+    char *session;                  /* header line with the S3 session; NULL: none */
     uint64_t generation;
     bool ended; /* atomic */
     struct rp_http_stats stats;
@@ -40,137 +40,38 @@ struct rp_http_client {
     struct rp_http_known **files; /* [BUCKETS] */
     int n_origins, n_files;
     uint64_t random;
+    char region[RP_HTTP_REGION_MAX]; /* of S3 */
+    int64_t skew_s;
 };
 
-void rp_http_defaults(struct rp_http_options *options)
-{
-    *options = (struct rp_http_options){.timing = {.network = 600000,
-                                                   .connect = 10000,
-                                                   .stall = 20000,
-                                                   .stall_speed = 4096,
-                                                   .backoff = 250,
-                                                   .backoff_max = 15000,
-                                                   .gate_margin = 1000,
-                                                   .gate_jitter = 5000,
-                                                   .probe = 5000,
-                                                   .unsigned_life_s = 600},
-                                        .max_redirects = 5};
-}
-
-/* Wipe and free a text that may be a secret. */
-static void discard(const char *text)
-{
-    if (text != NULL) {
-        char *own = (char *)(uintptr_t)text; /* options hold const pointers to our copies */
-        explicit_bzero(own, strlen(own));
-        rp_free(own);
-    }
-}
-
-static rp_status check_timing(const struct rp_http_timing *t, struct rp_error *err)
-{
-    const int64_t year = 366LL * 86400 * 1000;
-    const int64_t all[] = {t->network,     t->connect,     t->stall, t->backoff,    t->backoff_max,
-                           t->gate_margin, t->gate_jitter, t->probe, t->stall_speed};
-    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
-        if (all[i] < (i < 3 ? 1 : 0) || all[i] > year) {
-            RP_FAIL(err, RP_E_ARG, "a time limit of %lld ms cannot be kept", (long long)all[i]);
-        }
-    }
-    return RP_OK;
-}
-
-static bool is_printable(const char *text, char least)
-{
-    for (; text != NULL && *text != '\0'; text++) {
-        if (*text < least || *text > 0x7e) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static bool is_this_host(const struct rp_url *url)
-{
-    static const char *const names[] = {"localhost", "127.0.0.1", "::1"};
-    for (size_t i = 0; i < 3; i++) {
-        if (url->host_len == strlen(names[i]) && memcmp(url->host, names[i], url->host_len) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static rp_status check_token(const struct rp_http_options *options, struct rp_error *err)
-{
-    if (options->token == NULL) {
-        return RP_OK;
-    }
-    struct rp_url url;
-    if (options->token_origin == NULL) {
-        RP_FAIL(err, RP_E_ARG, "a token without the origin that it is for");
-    }
-    RP_TRY(rp_url_parse(options->token_origin, &url, err));
-    if (!url.https && !options->allow_http && !is_this_host(&url)) {
-        RP_FAIL(err, RP_E_ARG, "a token is sent by https alone, unless allow_http says otherwise");
-    }
-    if (options->token[0] == '\0' || !is_printable(options->token, 0x21) ||
-        strlen(options->token) > SECRET_MAX) {
-        RP_FAIL(err, RP_E_ARG, "the token is empty, too long, or holds bytes no header may hold");
-    }
-    return RP_OK;
-}
-
-static rp_status check_options(const struct rp_http_options *options, struct rp_error *err)
-{
-    RP_TRY(check_timing(&options->timing, err));
-    if (options->max_redirects < 0 || options->max_redirects > 20) {
-        RP_FAIL(err, RP_E_ARG, "max_redirects is %d, allowed are 0 to 20", options->max_redirects);
-    }
-    if (!is_printable(options->user_agent, 0x20) || !is_printable(options->proxy, 0x21) ||
-        !is_printable(options->no_proxy, 0x20)) {
-        RP_FAIL(err, RP_E_ARG, "user_agent, proxy or no_proxy holds bytes that are not printable");
-    }
-    return check_token(options, err);
-}
-
-/* Replace the borrowed texts of client->options by copies. */
+/* Replace the borrowed texts of client->options by copies, and make what comes with a client. */
 static bool own_options(rp_http_client *client)
 {
     struct rp_http_options *o = &client->options;
-    const char **texts[] = {&o->ca_file,    &o->proxy,        &o->no_proxy,
-                            &o->user_agent, &o->token_origin, &o->token};
-    bool sound = true;
-    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
-        if (*texts[i] != NULL) {
-            *texts[i] = sound ? rp_strdup(*texts[i]) : NULL;
-            sound = sound && *texts[i] != NULL;
-        }
-    }
+    bool sound = rp_http_options_own(o);
     if (sound && o->token != NULL) {
-        size_t room = strlen(o->token) + sizeof("Authorization: Bearer ");
-        client->authorization = rp_calloc(room, 1);
+        client->authorization = rp_http_line("Authorization: Bearer ", o->token);
         sound = client->authorization != NULL;
-        if (sound) {
-            (void)snprintf(client->authorization, room, "Authorization: Bearer %s", o->token);
-        }
     }
+    if (sound && o->s3_session_token != NULL) {
+        client->session = rp_http_line("x-amz-security-token: ", o->s3_session_token);
+        sound = client->session != NULL;
+    }
+    (void)snprintf(client->region, sizeof(client->region), "%s", /* fits by the check */
+                   o->s3_region != NULL ? o->s3_region : "us-east-1");
     client->files = rp_calloc(BUCKETS, sizeof(struct rp_http_known *));
     return sound && client->files != NULL;
 }
 
 static void dispose(rp_http_client *client)
 {
-    struct rp_http_options *o = &client->options;
-    const char *texts[] = {o->ca_file,      o->proxy, o->no_proxy,          o->user_agent,
-                           o->token_origin, o->token, client->authorization};
-    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
-        discard(texts[i]);
-    }
+    rp_http_options_disown(&client->options);
+    rp_http_discard(client->authorization);
+    rp_http_discard(client->session);
     for (int i = 0; client->files != NULL && i < BUCKETS; i++) {
         for (struct rp_http_known *file = client->files[i]; file != NULL;) {
             struct rp_http_known *next = file->next;
-            discard(file->target);
+            rp_http_discard(file->target);
             rp_free(file->url);
             rp_free(file);
             file = next;
@@ -188,7 +89,7 @@ static void dispose(rp_http_client *client)
 rp_status rp_http_client_new(const struct rp_http_options *options, rp_http_client **out,
                              struct rp_error *err)
 {
-    RP_TRY(check_options(options, err));
+    RP_TRY(rp_http_options_check(options, err));
     RP_TRY(rp_fork_watch(err));
     rp_http_client *client = rp_calloc(1, sizeof(*client));
     if (client == NULL) {
@@ -288,6 +189,41 @@ const char *rp_http_client_authorization(const rp_http_client *client)
     return client->authorization;
 }
 
+const char *rp_http_client_session(const rp_http_client *client)
+{
+    return client->session;
+}
+
+void rp_http_client_signing(rp_http_client *client, char *region, int64_t *skew_s)
+{
+    rp_lock_acquire(&client->lock);
+    memcpy(region, client->region, sizeof(client->region));
+    *skew_s = client->skew_s;
+    rp_lock_release(&client->lock);
+}
+
+int64_t rp_http_client_skew(rp_http_client *client)
+{
+    char region[RP_HTTP_REGION_MAX];
+    int64_t skew_s;
+    rp_http_client_signing(client, region, &skew_s);
+    return skew_s;
+}
+
+void rp_http_client_learn_region(rp_http_client *client, const char *region)
+{
+    rp_lock_acquire(&client->lock);
+    (void)snprintf(client->region, sizeof(client->region), "%s", region); /* it is a region */
+    rp_lock_release(&client->lock);
+}
+
+void rp_http_client_learn_skew(rp_http_client *client, int64_t skew_s)
+{
+    rp_lock_acquire(&client->lock);
+    client->skew_s = skew_s;
+    rp_lock_release(&client->lock);
+}
+
 struct rp_http_stats *rp_http_client_stats(rp_http_client *client)
 {
     return &client->stats;
@@ -345,7 +281,7 @@ rp_status rp_http_client_file(rp_http_client *client, const char *url, struct rp
     struct rp_http_known **slot = slot_locked(client, url);
     if (*slot == NULL && fresh != NULL && copy != NULL && client->n_files < FILES_MAX) {
         fresh->url = copy;
-        fresh->size = -1;
+        fresh->size = fresh->link.linked_size = -1;
         *slot = fresh;
         client->n_files++;
         fresh = NULL;
@@ -398,9 +334,10 @@ rp_status rp_http_client_settle(rp_http_client *client, struct rp_http_known *fi
     memcpy(file->etag, found->etag, sizeof(file->etag));
     memcpy(file->last_modified, found->last_modified, sizeof(file->last_modified));
     memcpy(file->target_etag, found->target_etag, sizeof(file->target_etag));
+    file->link = found->link;
     rp_cond_broadcast(&client->changed);
     rp_lock_release(&client->lock);
-    discard(old);
+    rp_http_discard(old);
     if (short_of_memory) {
         RP_FAIL(err, RP_E_NOMEM, "out of memory for a redirect's target");
     }

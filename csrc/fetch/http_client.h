@@ -11,6 +11,8 @@
 
 #define RP_HTTP_VERSION 128 /* bytes of an ETag or date and its terminator */
 
+#define RP_HTTP_PAGE_MAX (1LL << 30)
+
 typedef struct rp_http_client rp_http_client;
 
 /* Milliseconds unless said otherwise. */
@@ -38,6 +40,12 @@ struct rp_http_options {
     const char *user_agent;   /* NULL: none */
     const char *token_origin; /* URL whose scheme, host and port alone ever get the token */
     const char *token;        /* NULL: none; bytes 0x21..0x7e */
+    /* S3. Requests to exactly this URL's scheme, host and port carry If-Match where the ETag is
+     * known and, with keys, a signature (Signature Version 4). NULL: no such origin. */
+    const char *s3_origin;
+    const char *s3_access_key, *s3_secret_key; /* both or none (anonymous) */
+    const char *s3_session_token;              /* NULL: none */
+    const char *s3_region;                     /* NULL: us-east-1; a server may correct it */
 };
 
 /* What is known of a file. */
@@ -49,10 +57,28 @@ struct rp_http_file {
     bool whole;                /* the server knows no ranges: reads are of the whole file */
 };
 
+/* What a hub says of a file beside its bytes; "" and -1 where it does not. */
+struct rp_http_link {
+    char repo_commit[64];              /* X-Repo-Commit */
+    char xet_hash[80];                 /* X-Xet-Hash */
+    char linked_etag[RP_HTTP_VERSION]; /* X-Linked-ETag, bare */
+    int64_t linked_size;               /* X-Linked-Size */
+};
+
 struct rp_http_info {
     int64_t size;
     char etag[RP_HTTP_VERSION], last_modified[RP_HTTP_VERSION]; /* "" where there is none */
     bool accepts_ranges;
+    struct rp_http_link link;
+};
+
+/* A body whose size is not known before, and the headers that lists of files need ("": absent). */
+struct rp_http_page {
+    uint8_t *data; /* the caller's (rp_free); NULL where len is 0 */
+    int64_t len;
+    char etag[RP_HTTP_VERSION];
+    char date[64], repo_commit[64], bucket_region[64];
+    char link[8192]; /* Link; several by ", " */
 };
 
 /* Asked at least every 200 ms while a call waits, on the calling thread, with nothing held; true
@@ -101,6 +127,14 @@ RP_CHECKED rp_status rp_http_read(rp_http_client *client, const struct rp_http_f
                                   int64_t offset, int64_t len, uint8_t *to,
                                   const struct rp_http_watch *watch, struct rp_error *err);
 
+/* The whole body behind a URL, at most `limit` bytes of it: lists in JSON and XML. Nothing is
+ * pinned or remembered; a broken transfer begins again.
+ * Owner: *out and its data are the caller's; data is NULL on failure. Thread: any, many at once.
+ * Blocks: on the network. Errors: as rp_http_read; RP_E_HTTP the body is larger than limit. */
+RP_CHECKED rp_status rp_http_get(rp_http_client *client, const char *url, int64_t limit,
+                                 const struct rp_http_watch *watch, struct rp_http_page *out,
+                                 struct rp_error *err);
+
 /* End every call under way and to come with RP_E_CLOSED, within a second. Thread: any. Blocks:
  * never. */
 void rp_http_interrupt(rp_http_client *client);
@@ -116,7 +150,7 @@ uint64_t rp_http_generation(const rp_http_client *client);
  * on failure it is NULL. Thread: one. Blocks: never. Errors: RP_E_NOMEM. */
 RP_CHECKED rp_status rp_http_client_renew(rp_http_client **client, struct rp_error *err);
 
-/* Close the connections, wipe the token, free, null. NULL or pointer to NULL: nothing; a parent's
+/* Close the connections, wipe the secrets, free, null. NULL or pointer to NULL: nothing; a parent's
  * client: its descriptors are closed, the rest is left alone. No call is under way. Thread: any.
  * Blocks: never. */
 void rp_http_client_free(rp_http_client **client);

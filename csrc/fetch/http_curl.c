@@ -32,7 +32,7 @@ struct rp_http_transport {
     int64_t window_ns, window_moved;
     struct rp_http_request request;
     struct rp_http_reply reply;
-    struct curl_slist headers[2];
+    struct curl_slist headers[1 + RP_HTTP_LINES];
     char range[48], error[CURL_ERROR_SIZE];
 };
 
@@ -131,6 +131,31 @@ static size_t on_header(char *line, size_t size, size_t n, void *cookie)
     return size * n;
 }
 
+/* Append to a page; false: reply->end says why not. */
+static bool grow(struct rp_http_growing *page, const char *data, size_t len,
+                 struct rp_http_reply *reply)
+{
+    if ((int64_t)len > page->limit - page->len) {
+        reply->end = RP_HTTP_BODY_LIMIT;
+        return false;
+    }
+    if (page->len + (int64_t)len > page->room) {
+        int64_t twice = 2 * page->room + (int64_t)len;
+        int64_t room = twice < page->limit ? twice : page->limit;
+        uint8_t *more = rp_realloc(page->data, (size_t)room, 1);
+        if (more == NULL) {
+            reply->end = RP_HTTP_NO_MEMORY;
+            return false;
+        }
+        page->data = more;
+        page->room = room;
+    }
+    memcpy(page->data + page->len, data, len);
+    page->len += (int64_t)len;
+    reply->bytes += (int64_t)len;
+    return true;
+}
+
 static size_t on_body(char *data, size_t size, size_t n, void *cookie)
 {
     struct rp_http_transport *transport = cookie;
@@ -138,7 +163,13 @@ static size_t on_body(char *data, size_t size, size_t n, void *cookie)
     const struct rp_http_request *request = &transport->request;
     size_t len = size * n;
     reply->moved += (int64_t)len;
+    if (is_wanted(reply) && request->growing != NULL) {
+        return grow(request->growing, data, len, reply) ? len : 0;
+    }
     if (!is_wanted(reply) || request->to == NULL) {
+        size_t room = sizeof(reply->note) - reply->note_len, part = len < room ? len : room;
+        memcpy(reply->note + reply->note_len, data, part);
+        reply->note_len += part;
         if (reply->moved > SPARE_BODY) {
             reply->end = RP_HTTP_COMPLETE;
             return 0;
@@ -266,8 +297,12 @@ static CURLcode set_request(struct rp_http_transport *transport)
     CURLcode code = CURLE_OK;
     /* Lists of our own: libcurl only reads them, and the token is not copied about. */
     transport->headers[0].data = (char *)(uintptr_t) "Accept-Encoding: identity";
-    transport->headers[1].data = (char *)(uintptr_t)request->authorization;
-    transport->headers[0].next = request->authorization != NULL ? &transport->headers[1] : NULL;
+    transport->headers[0].next = NULL;
+    for (int i = 0; i < RP_HTTP_LINES && request->lines[i] != NULL; i++) {
+        transport->headers[i].next = &transport->headers[i + 1];
+        transport->headers[i + 1].data = (char *)(uintptr_t)request->lines[i];
+        transport->headers[i + 1].next = NULL;
+    }
     if (request->first >= 0) {
         (void)snprintf(transport->range, sizeof(transport->range), "%lld-%lld",
                        (long long)request->first, (long long)request->last);
@@ -288,6 +323,7 @@ rp_status rp_http_transport_begin(rp_http_transport *transport,
     reply->row = RP_ROW_GOOD;
     reply->why = "";
     reply->bytes = reply->moved = reply->connections = 0;
+    reply->note_len = 0;
     reply->text[0] = transport->error[0] = '\0';
     rp_http_head_clear(&reply->head);
     transport->forbidden = false;

@@ -81,6 +81,20 @@ static enum rp_http_row judge_part(const struct rp_http_head *head, const struct
     return head->last < wish->last ? RP_ROW_SHORT : RP_ROW_GOOD;
 }
 
+/* A body of unknown size. */
+static enum rp_http_row judge_page(const struct rp_http_head *head, const struct rp_http_wish *wish,
+                                   const char **why)
+{
+    if (head->status != 200) {
+        return odd(why, "a range instead of the whole body");
+    }
+    if (head->links_lost) {
+        return odd(why, "a Link header that is too long");
+    }
+    *why = head->content_length > wish->limit ? RP_HTTP_TOO_LARGE : "";
+    return head->content_length > wish->limit ? RP_ROW_FATAL : RP_ROW_GOOD;
+}
+
 static bool is_busy(int status)
 {
     return status == 408 || status == 425 || status == 500 || (status >= 502 && status <= 504) ||
@@ -112,6 +126,9 @@ static enum rp_http_row judge_body(const struct rp_http_head *head, const struct
     const char *wrong = disguise(head);
     if (wrong != NULL) {
         return odd(why, wrong);
+    }
+    if (wish->page) {
+        return judge_page(head, wish, why);
     }
     return head->status == 200 ? judge_whole(head, wish, why) : judge_part(head, wish, why);
 }
@@ -153,6 +170,7 @@ enum rp_http_row rp_http_judge_end(enum rp_http_end end)
     case RP_HTTP_UNDER_WAY:
     case RP_HTTP_BROKEN: return RP_ROW_NETWORK;
     case RP_HTTP_HEAD_LIMIT:
+    case RP_HTTP_BODY_LIMIT:
     case RP_HTTP_UNTRUSTED:
     case RP_HTTP_FORBIDDEN:
     case RP_HTTP_UNUSABLE:
@@ -211,6 +229,7 @@ void rp_http_decide(const struct rp_http_seen *seen, struct rp_http_tries *tries
     switch (seen->row) {
     case RP_ROW_GOOD:
     case RP_ROW_REDIRECT:
+    case RP_ROW_SIGN_AGAIN:
     case RP_ROW_SHORT: return;
     case RP_ROW_LIMITED:
         if (seen->wait_s >= 0) {

@@ -12,6 +12,7 @@ enum rp_http_end {
     RP_HTTP_BROKEN,     /* name, connection, handshake, time, cut: another try may succeed */
     RP_HTTP_MALFORMED,  /* more bytes than announced, or no HTTP */
     RP_HTTP_HEAD_LIMIT, /* headers beyond their limits */
+    RP_HTTP_BODY_LIMIT, /* a body larger than permitted */
     RP_HTTP_UNTRUSTED,  /* the certificate cannot be verified */
     RP_HTTP_FORBIDDEN,  /* the address rule */
     RP_HTTP_UNUSABLE,   /* libcurl refuses the request itself */
@@ -21,28 +22,33 @@ enum rp_http_end {
 /* Rows of docs/http.md. */
 enum rp_http_row {
     RP_ROW_GOOD = 0,
-    RP_ROW_BUSY,     /* R1: back off */
-    RP_ROW_LIMITED,  /* R2: the server tells when */
-    RP_ROW_NETWORK,  /* R3: fresh connection */
-    RP_ROW_SHORT,    /* R4: keep it, ask for the rest */
-    RP_ROW_REFUSED,  /* R5: the signed URL is refused: resolve again */
-    RP_ROW_ODD,      /* R6: not what was asked for: reconnect, resolve again */
-    RP_ROW_CHANGED,  /* R7: another version */
-    RP_ROW_DENIED,   /* R8: the origin itself says no */
-    RP_ROW_FATAL,    /* R9: no try will help */
-    RP_ROW_REDIRECT, /* not an end: follow it */
+    RP_ROW_BUSY,      /* R1: back off */
+    RP_ROW_LIMITED,   /* R2: the server tells when */
+    RP_ROW_NETWORK,   /* R3: fresh connection */
+    RP_ROW_SHORT,     /* R4: keep it, ask for the rest */
+    RP_ROW_REFUSED,   /* R5: the signed URL is refused: resolve again */
+    RP_ROW_ODD,       /* R6: not what was asked for: reconnect, resolve again */
+    RP_ROW_CHANGED,   /* R7: another version */
+    RP_ROW_DENIED,    /* R8: the origin itself says no */
+    RP_ROW_FATAL,     /* R9: no try will help */
+    RP_ROW_REDIRECT,  /* not an end: follow it */
+    RP_ROW_SIGN_AGAIN /* not an end: the answer tells how to sign */
 };
 
 /* What an answer must agree with. */
 struct rp_http_wish {
     bool probe;          /* size wanted, not bytes: a 200 and a 416 tell it too */
     bool whole;          /* no range was asked for */
+    bool page;           /* likewise, and the size is not known: at most `limit` bytes */
     bool foreign;        /* the answer comes from a redirect's target at another origin */
     int64_t first, last; /* bytes asked for */
     int64_t size;        /* -1: not known yet */
+    int64_t limit;       /* page */
     const char *etag;    /* "" or NULL: not known yet */
     const char *last_modified;
 };
+
+#define RP_HTTP_TOO_LARGE "the body is larger than permitted"
 
 /* Which row an answer with complete headers belongs to. GOOD and SHORT: its body is wanted.
  * *why: what is wrong with it, a constant. Thread: any. Blocks: never. */
@@ -88,15 +94,24 @@ void rp_http_decide(const struct rp_http_seen *seen, struct rp_http_tries *tries
  * themselves and are called with no lock held. */
 typedef struct rp_http_transport rp_http_transport;
 
+#define RP_HTTP_LINES 8
+
+/* A body in the making; its maker frees data. */
+struct rp_http_growing {
+    uint8_t *data;
+    int64_t len, room, limit;
+};
+
 struct rp_http_request {
     const char *url;
-    int64_t first, last;       /* range; first < 0: none */
-    const char *authorization; /* whole header line, or NULL */
-    bool check_address;        /* the address rule holds */
-    bool fresh;                /* no connection is reused */
+    int64_t first, last;              /* range; first < 0: none */
+    const char *lines[RP_HTTP_LINES]; /* whole header lines; NULL from the first that is none */
+    bool check_address;               /* the address rule holds */
+    bool fresh;                       /* no connection is reused */
     struct rp_http_wish wish;
-    uint8_t *to; /* room for last - first + 1 bytes (whole: wish.size); NULL: discard */
+    uint8_t *to; /* room for last - first + 1 bytes (whole: wish.size); NULL: discard, or ... */
     int64_t room;
+    struct rp_http_growing *growing; /* ... a page goes here; NULL: none */
 };
 
 struct rp_http_reply {
@@ -107,6 +122,8 @@ struct rp_http_reply {
     int64_t moved;        /* bytes received in all, headers too */
     int64_t connections;  /* newly made */
     char text[160];       /* what the library says of an exchange that broke */
+    char note[512];       /* beginning of the body of an error */
+    size_t note_len;
     struct rp_http_head head;
 };
 

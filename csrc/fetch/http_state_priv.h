@@ -4,8 +4,10 @@
 #define RP_FETCH_HTTP_STATE_PRIV_H
 
 #include "fetch/http_priv.h"
+#include "fetch/s3_sign.h"
 
-#define RP_HTTP_SLICE_MS 100 /* after so long a waiting call looks around */
+#define RP_HTTP_REGION_MAX 64  /* bytes of a region's name and its terminator */
+#define RP_HTTP_SLICE_MS   100 /* after so long a waiting call looks around */
 
 /* What is known of a file: pins, and where its bytes are. */
 struct rp_http_known {
@@ -18,6 +20,7 @@ struct rp_http_known {
     int64_t fresh_ns; /* the target is asked until then */
     int64_t size;     /* -1: not known */
     char etag[RP_VERSION_MAX], last_modified[RP_VERSION_MAX], target_etag[RP_VERSION_MAX];
+    struct rp_http_link link; /* what the answers on the way to it said */
     struct rp_http_known *next;
 };
 
@@ -29,9 +32,36 @@ struct rp_http_seat {
     struct rp_http_seat *next; /* of all; never changes */
 };
 
+/* Wipe and free a text that may be a secret; NULL: nothing. */
+void rp_http_discard(const char *text);
+
+/* Whether options can be honoured. Errors: RP_E_ARG, without secrets. */
+RP_CHECKED rp_status rp_http_options_check(const struct rp_http_options *options,
+                                           struct rp_error *err);
+
+/* Whether a text is a name of a region: letters, digits, hyphens. */
+bool rp_http_is_region(const char *text);
+
+/* Replace borrowed texts by copies (false: memory was short, disown what there is); free them. */
+bool rp_http_options_own(struct rp_http_options *options);
+void rp_http_options_disown(struct rp_http_options *options);
+
+/* A header line, "name" as "Name: ". Owner: the caller's (rp_http_discard). NULL: no memory. */
+char *rp_http_line(const char *name, const char *value);
+
 /* Options of the client (borrowed), its token's URL (NULL: none) and header line. */
 const struct rp_http_options *rp_http_client_options(const rp_http_client *client);
 const char *rp_http_client_authorization(const rp_http_client *client);
+
+/* Header line of the S3 session; NULL: none. */
+const char *rp_http_client_session(const rp_http_client *client);
+
+/* Region to sign for (RP_HTTP_REGION_MAX bytes), seconds that the server's clock is ahead; and what
+ * an answer told of them. */
+void rp_http_client_signing(rp_http_client *client, char *region, int64_t *skew_s);
+int64_t rp_http_client_skew(rp_http_client *client);
+void rp_http_client_learn_region(rp_http_client *client, const char *region);
+void rp_http_client_learn_skew(rp_http_client *client, int64_t skew_s);
 
 /* Counters, written with rp_count. */
 struct rp_http_stats *rp_http_client_stats(rp_http_client *client);

@@ -14,12 +14,13 @@ void rp_http_head_clear(struct rp_http_head *head)
     head->lines = 0;
     head->bytes = 0;
     head->complete = head->conflict = head->encoded = head->html = false;
-    head->has_range = head->moved = false;
+    head->has_range = head->moved = head->links_lost = false;
     head->content_length = head->first = head->last = head->total = -1;
     head->retry_after = head->retry_date = head->date = -1;
     head->rate_left = head->rate_reset = head->rate_quota = head->linked_size = -1;
     head->etag[0] = head->linked_etag[0] = head->last_modified[0] = '\0';
-    head->request_id[0] = head->location[0] = '\0';
+    head->request_id[0] = head->location[0] = head->link[0] = head->error_code[0] = '\0';
+    head->xet_hash[0] = head->repo_commit[0] = head->bucket_region[0] = head->date_text[0] = '\0';
 }
 
 static bool is_space(char c)
@@ -96,13 +97,10 @@ static void copy(struct text text, char *out, size_t room)
     out[used] = '\0';
 }
 
-/* An entity tag without its quotes; a weak one counts only where `weak` permits. */
-static void copy_etag(struct text text, bool weak, char *out)
+/* An entity tag without its quotes and the mark of a weak one. */
+static void copy_bare(struct text text, char *out, size_t room)
 {
     if (starts(text, "W/")) {
-        if (!weak) {
-            return;
-        }
         text.at += 2;
         text.len -= 2;
     }
@@ -110,7 +108,7 @@ static void copy_etag(struct text text, bool weak, char *out)
         text.at++;
         text.len -= 2;
     }
-    copy(text, out, RP_VERSION_MAX);
+    copy(text, out, room);
 }
 
 /* "bytes 0-99/1000", "bytes 0-99/" and a star, "bytes " star "/1000" (RFC 9110 14.4). */
@@ -211,6 +209,21 @@ static void parse_retry(struct rp_http_head *head, struct text value)
     head->retry_date = head->retry_after < 0 ? rp_http_date(value.at, value.len) : -1;
 }
 
+/* Add one to the links there are. */
+static void add_link(struct rp_http_head *head, struct text value)
+{
+    size_t used = strlen(head->link);
+    if (used + value.len + 3 > sizeof(head->link)) {
+        head->links_lost = true;
+        return;
+    }
+    if (used > 0) {
+        memcpy(head->link + used, ", ", 2);
+        used += 2;
+    }
+    copy(value, head->link + used, sizeof(head->link) - used);
+}
+
 enum field {
     CONTENT_LENGTH,
     CONTENT_RANGE,
@@ -228,8 +241,24 @@ enum field {
     XET_HASH,
     REQUEST_ID,
     AMZ_REQUEST_ID,
+    REPO_COMMIT,
+    BUCKET_REGION,
+    ERROR_CODE,
+    LINK,
     FIELDS
 };
+
+/* Headers that are names, as they stand. */
+static void parse_name(struct rp_http_head *head, enum field field, struct text value)
+{
+    switch (field) {
+    case REPO_COMMIT: copy(value, head->repo_commit, sizeof(head->repo_commit)); break;
+    case BUCKET_REGION: copy(value, head->bucket_region, sizeof(head->bucket_region)); break;
+    case ERROR_CODE: copy(value, head->error_code, sizeof(head->error_code)); break;
+    case LINK: add_link(head, value); break;
+    default: break;
+    }
+}
 
 static void parse_field(struct rp_http_head *head, enum field field, struct text value)
 {
@@ -238,36 +267,44 @@ static void parse_field(struct rp_http_head *head, enum field field, struct text
     case CONTENT_RANGE: parse_range(head, value); break;
     case CONTENT_ENCODING: head->encoded |= !equals(value, "identity") && value.len > 0; break;
     case CONTENT_TYPE: head->html |= starts(value, "text/html"); break;
-    case ETAG: copy_etag(value, false, head->etag); break;
+    case ETAG:
+        if (!starts(value, "W/")) {
+            copy_bare(value, head->etag, sizeof(head->etag));
+        }
+        break;
     case LAST_MODIFIED: copy(value, head->last_modified, sizeof(head->last_modified)); break;
     case LOCATION: parse_location(head, value); break;
     case RETRY_AFTER: parse_retry(head, value); break;
-    case DATE: head->date = rp_http_date(value.at, value.len); break;
+    case DATE:
+        head->date = rp_http_date(value.at, value.len);
+        copy(value, head->date_text, sizeof(head->date_text));
+        break;
     case RATE_LIMIT:
         head->rate_left = parameter(value, 'r');
         head->rate_reset = parameter(value, 't');
         break;
     case RATE_POLICY: head->rate_quota = parameter(value, 'q'); break;
     case LINKED_SIZE: one_number(head, value, &head->linked_size); break;
-    case LINKED_ETAG: copy_etag(value, true, head->linked_etag); break;
+    case LINKED_ETAG: copy_bare(value, head->linked_etag, sizeof(head->linked_etag)); break;
     case XET_HASH:
+        copy_bare(value, head->xet_hash, sizeof(head->xet_hash));
         if (head->linked_etag[0] == '\0') {
-            copy_etag(value, true, head->linked_etag);
+            copy_bare(value, head->linked_etag, sizeof(head->linked_etag));
         }
         break;
     case REQUEST_ID:
     case AMZ_REQUEST_ID: copy(value, head->request_id, sizeof(head->request_id)); break;
-    case FIELDS: break;
+    default: parse_name(head, field, value); break;
     }
 }
 
 static enum field field_of(struct text name)
 {
     static const char *const names[FIELDS] = {
-        "content-length", "content-range", "content-encoding", "content-type",
-        "etag",           "last-modified", "location",         "retry-after",
-        "date",           "ratelimit",     "ratelimit-policy", "x-linked-size",
-        "x-linked-etag",  "x-xet-hash",    "x-request-id",     "x-amz-request-id"};
+        "content-length",   "content-range", "content-encoding",    "content-type", "etag",
+        "last-modified",    "location",      "retry-after",         "date",         "ratelimit",
+        "ratelimit-policy", "x-linked-size", "x-linked-etag",       "x-xet-hash",   "x-request-id",
+        "x-amz-request-id", "x-repo-commit", "x-amz-bucket-region", "x-error-code", "link"};
     int i = 0;
     while (i < FIELDS && !equals(name, names[i])) {
         i++;

@@ -23,7 +23,8 @@ struct rp_http_head {
     bool encoded;  /* Content-Encoding other than identity */
     bool html;     /* Content-Type text/html */
     bool has_range;
-    bool moved; /* Location was given */
+    bool moved;      /* Location was given */
+    bool links_lost; /* more of them than `link` holds */
     int64_t content_length;
     int64_t first, last, total;                /* of Content-Range; with "*" for either part: -1 */
     int64_t retry_after;                       /* seconds; a date is taken relative to `date` */
@@ -33,7 +34,10 @@ struct rp_http_head {
     char etag[RP_VERSION_MAX];                 /* strong ones only, without quotes */
     char linked_etag[RP_VERSION_MAX];          /* X-Linked-ETag or X-Xet-Hash, bare */
     char last_modified[RP_VERSION_MAX];
-    char request_id[64];
+    char xet_hash[80], repo_commit[64], bucket_region[64]; /* X-Xet-Hash ... */
+    char request_id[64], error_code[64];                   /* X-Error-Code */
+    char date_text[64];
+    char link[8192]; /* Link; several by ", " */
     char location[RP_URL_MAX + 1];
 };
 

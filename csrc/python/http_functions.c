@@ -1,5 +1,6 @@
 #include "python/module_state.h"
 
+#include "base/memory.h"
 #include "base/thread.h"
 #include "fetch/http_client.h"
 
@@ -27,22 +28,27 @@ static int64_t to_ms(double seconds)
 
 static PyObject *http_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {
-        "network_timeout", "connect_timeout", "stall_time",  "stall_speed", "backoff",
-        "backoff_max",     "gate_margin",     "gate_jitter", "probe_time",  "max_redirects",
-        "ca_file",         "proxy",           "no_proxy",    "allow_http",  "allow_private_hosts",
-        "token_origin",    "token",           "user_agent",  NULL};
+    static char *names[] = {"network_timeout",  "connect_timeout", "stall_time",
+                            "stall_speed",      "backoff",         "backoff_max",
+                            "gate_margin",      "gate_jitter",     "probe_time",
+                            "max_redirects",    "ca_file",         "proxy",
+                            "no_proxy",         "allow_http",      "allow_private_hosts",
+                            "token_origin",     "token",           "user_agent",
+                            "s3_origin",        "s3_access_key",   "s3_secret_key",
+                            "s3_session_token", "s3_region",       NULL};
     struct rp_http_options options;
     rp_http_defaults(&options);
     double network = 600, connect = 10, stall = 20, backoff = 0.25, most = 15, margin = 1,
            jitter = 5, probe = 5;
     long long speed = options.timing.stall_speed;
     int allow_http = 0, allow_private = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$dddLdddddizzzppzzz:HttpClient", names,
-                                     &network, &connect, &stall, &speed, &backoff, &most, &margin,
-                                     &jitter, &probe, &options.max_redirects, &options.ca_file,
-                                     &options.proxy, &options.no_proxy, &allow_http, &allow_private,
-                                     &options.token_origin, &options.token, &options.user_agent)) {
+    if (!PyArg_ParseTupleAndKeywords(
+            args, kwargs, "|$dddLdddddizzzppzzzzzzzz:HttpClient", names, &network, &connect, &stall,
+            &speed, &backoff, &most, &margin, &jitter, &probe, &options.max_redirects,
+            &options.ca_file, &options.proxy, &options.no_proxy, &allow_http, &allow_private,
+            &options.token_origin, &options.token, &options.user_agent, &options.s3_origin,
+            &options.s3_access_key, &options.s3_secret_key, &options.s3_session_token,
+            &options.s3_region)) {
         return NULL;
     }
     options.allow_http = allow_http != 0;
@@ -203,6 +209,18 @@ static PyObject *http_read(PyObject *object, PyObject *args, PyObject *kwargs)
     return bytes;
 }
 
+/* Put a text that came from a server (any bytes above 0x1f) into a dict, unless it is empty. */
+static bool put_text(PyObject *dict, const char *key, const char *text)
+{
+    if (text[0] == '\0') {
+        return true;
+    }
+    PyObject *value = PyUnicode_DecodeLatin1(text, (Py_ssize_t)strlen(text), NULL);
+    bool done = value != NULL && PyDict_SetItemString(dict, key, value) == 0;
+    Py_XDECREF(value);
+    return done;
+}
+
 static PyObject *http_size(PyObject *object, PyObject *args, PyObject *kwargs)
 {
     struct http_object *self = self_of(object);
@@ -226,9 +244,77 @@ static PyObject *http_size(PyObject *object, PyObject *args, PyObject *kwargs)
     if (status != RP_OK) {
         return signals.raised ? NULL : rp_raise(state, &err);
     }
-    return Py_BuildValue("{sL ss ss sO}", "size", (long long)info.size, "etag", info.etag,
-                         "last_modified", info.last_modified, "accepts_ranges",
-                         info.accepts_ranges ? Py_True : Py_False);
+    PyObject *dict = Py_BuildValue("{sL ss ss sO}", "size", (long long)info.size, "etag", info.etag,
+                                   "last_modified", info.last_modified, "accepts_ranges",
+                                   info.accepts_ranges ? Py_True : Py_False);
+    const struct rp_http_link *link = &info.link;
+    bool sound = dict != NULL && put_text(dict, "x-repo-commit", link->repo_commit) &&
+                 put_text(dict, "x-linked-etag", link->linked_etag) &&
+                 put_text(dict, "x-xet-hash", link->xet_hash);
+    if (sound && link->linked_size >= 0) {
+        PyObject *size = PyLong_FromLongLong(link->linked_size);
+        sound = size != NULL && PyDict_SetItemString(dict, "x-linked-size", size) == 0;
+        Py_XDECREF(size);
+    }
+    if (!sound) {
+        Py_CLEAR(dict);
+    }
+    return dict;
+}
+
+/* (bytes, headers) of a page. */
+static PyObject *pair_of(const struct rp_http_page *page, PyObject *body)
+{
+    PyObject *headers = PyDict_New();
+    bool sound = headers != NULL && put_text(headers, "link", page->link) &&
+                 put_text(headers, "etag", page->etag) && put_text(headers, "date", page->date) &&
+                 put_text(headers, "x-repo-commit", page->repo_commit) &&
+                 put_text(headers, "x-amz-bucket-region", page->bucket_region);
+    PyObject *pair = sound ? PyTuple_Pack(2, body, headers) : NULL;
+    Py_XDECREF(headers);
+    return pair;
+}
+
+static PyObject *http_get(PyObject *object, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"url", "limit", "headers", NULL};
+    struct http_object *self = self_of(object);
+    struct module_state *state = rp_state_of(Py_TYPE(object));
+    const char *url;
+    long long limit;
+    int headers = 0;
+    if (state == NULL ||
+        !PyArg_ParseTupleAndKeywords(args, kwargs, "sL|p:get", names, &url, &limit, &headers)) {
+        return NULL;
+    }
+    struct rp_http_page *page = rp_calloc(1, sizeof(*page));
+    rp_http_client *client = page != NULL ? call_begin(self, state) : NULL;
+    if (client == NULL) {
+        rp_free(page);
+        return page == NULL ? PyErr_NoMemory() : NULL;
+    }
+    struct rp_error err;
+    rp_error_clear(&err);
+    struct signal_watch signals = {.thread = PyEval_SaveThread()}; /* the GIL is away */
+    struct rp_http_watch watch = {look_at_signals, &signals};
+    rp_status status = rp_http_get(client, url, limit, &watch, page, &err);
+    PyEval_RestoreThread(signals.thread);
+    call_end(self);
+    PyObject *result = NULL;
+    if (status == RP_OK) {
+        result = PyBytes_FromStringAndSize((const char *)page->data, (Py_ssize_t)page->len);
+        if (result != NULL && headers != 0) {
+            PyObject *pair = pair_of(page, result);
+            Py_DECREF(result);
+            result = pair;
+        }
+    }
+    else if (!signals.raised) {
+        (void)rp_raise(state, &err); /* always NULL */
+    }
+    rp_free(page->data);
+    rp_free(page);
+    return result;
 }
 
 static PyObject *http_stats(PyObject *object, PyObject *unused)
@@ -283,7 +369,13 @@ static PyMethodDef http_methods[] = {
      "ranges; offset must be 0 and length the size."},
     {"size", (PyCFunction)(void (*)(void))http_size, METH_VARARGS | METH_KEYWORDS,
      "size($self, url, size=-1, etag=None, last_modified=None)\n--\n\n"
-     "What the server says of a file: size, etag, last_modified, accepts_ranges."},
+     "What the server says of a file: size, etag, last_modified, accepts_ranges, and of\n"
+     "x-repo-commit, x-linked-size, x-linked-etag, x-xet-hash what it sends."},
+    {"get", (PyCFunction)(void (*)(void))http_get, METH_VARARGS | METH_KEYWORDS,
+     "get($self, url, limit, headers=False)\n--\n\n"
+     "The whole body behind a URL, bytes, at most `limit` of them (RemoteError beyond). With\n"
+     "headers: (bytes, dict) with those of link, etag, date, x-repo-commit, x-amz-bucket-region\n"
+     "that came."},
     {"stats", http_stats, METH_NOARGS,
      "stats($self, /)\n--\n\n"
      "Counts since the start; empty once closed."},
@@ -300,12 +392,14 @@ static PyType_Slot http_slots[] = {
      "HttpClient(*, network_timeout=600, connect_timeout=10, stall_time=20, stall_speed=4096, "
      "backoff=0.25, backoff_max=15, gate_margin=1, gate_jitter=5, probe_time=5, max_redirects=5, "
      "ca_file=None, proxy=None, no_proxy=None, allow_http=False, allow_private_hosts=False, "
-     "token_origin=None, token=None, user_agent=None)\n"
+     "token_origin=None, token=None, user_agent=None, s3_origin=None, s3_access_key=None, "
+     "s3_secret_key=None, s3_session_token=None, s3_region=None)\n"
      "--\n\n"
      "Reads ranges of files by http and https. Times are seconds, stall_speed bytes per second.\n"
      "Connections are made at the first read; each thread that reads uses one of its own. The\n"
-     "token goes to token_origin's scheme, host and port and nowhere else. A forked child may go\n"
-     "on using the object; it makes connections of its own."},
+     "token goes to token_origin's scheme, host and port and nowhere else; likewise requests to\n"
+     "s3_origin alone are signed with the S3 keys. A forked child may go on using the object; it\n"
+     "makes connections of its own."},
     {0, NULL}};
 
 PyType_Spec rp_http_spec = {.name = "reelpool._core.HttpClient",

@@ -4,6 +4,7 @@
 #include "demux/demux.h"
 #include "demux/mp4_write.h"
 #include "fetch/fetch.h"
+#include "pool/sums.h"
 
 #include <limits.h>
 
@@ -34,7 +35,7 @@ static PyObject *count_keys(const rp_index *index)
     return Py_BuildValue("LL", (long long)keys, (long long)bytes);
 }
 
-static PyObject *describe(const rp_index *index)
+static PyObject *describe(const rp_index *index, uint32_t header_sum)
 {
     const struct rp_codec_params *codec = rp_index_codec(index);
     PyObject *times = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)rp_index_addressable(index) *
@@ -45,20 +46,22 @@ static PyObject *describe(const rp_index *index)
         Py_XDECREF(counts);
         return NULL;
     }
-    return Py_BuildValue(
-        "{ss si si sL sL sI sL sn sN sN}", "codec", rp_codec_name(codec->codec), "width",
-        codec->width, "height", codec->height, "samples", (long long)rp_index_samples(index),
-        "addressable", (long long)rp_index_addressable(index), "timescale",
-        rp_index_timescale(index), "duration", (long long)rp_index_duration(index), "index_bytes",
-        (Py_ssize_t)rp_index_bytes(index), "times", times, "keys_and_bytes", counts);
+    return Py_BuildValue("{ss si si sL sL sI sL sn sI sN sN}", "codec", rp_codec_name(codec->codec),
+                         "width", codec->width, "height", codec->height, "samples",
+                         (long long)rp_index_samples(index), "addressable",
+                         (long long)rp_index_addressable(index), "timescale",
+                         rp_index_timescale(index), "duration", (long long)rp_index_duration(index),
+                         "index_bytes", (Py_ssize_t)rp_index_bytes(index), "header",
+                         (unsigned int)header_sum, "times", times, "keys_and_bytes", counts);
 }
 
-/* The index of one file. Runs without the GIL. */
-static rp_status read_index(const char *path, rp_index **out, struct rp_error *err)
+/* The index of one file, and the check sum of its header. Runs without the GIL. */
+static rp_status read_index(const char *path, rp_index **out, uint32_t *header_sum,
+                            struct rp_error *err)
 {
     rp_files *files = NULL;
     RP_TRY(rp_files_new(&path, 1, 1, &files, err));
-    rp_status status = rp_video_index_read(files, 0, out, NULL, err);
+    rp_status status = rp_video_header_read(files, 0, out, header_sum, NULL, err);
     rp_files_free(&files);
     return status;
 }
@@ -74,14 +77,15 @@ static PyObject *video_info(PyObject *module, PyObject *args)
     struct rp_error err;
     rp_error_clear(&err);
     rp_index *index = NULL;
+    uint32_t header_sum = 0;
     PyThreadState *thread = PyEval_SaveThread(); /* the GIL is away */
-    rp_status status = read_index(path, &index, &err);
+    rp_status status = read_index(path, &index, &header_sum, &err);
     PyEval_RestoreThread(thread);
     Py_DECREF(path_bytes);
     if (status != RP_OK) {
         return state == NULL ? NULL : rp_raise(state, &err);
     }
-    PyObject *info = describe(index);
+    PyObject *info = describe(index, header_sum);
     rp_index_free(&index);
     return info;
 }
@@ -100,7 +104,8 @@ static PyObject *video_signature(PyObject *module, PyObject *args)
     size_t len = 0;
     PyThreadState *thread = PyEval_SaveThread(); /* the GIL is away */
     rp_index *index = NULL;
-    rp_status status = read_index(path, &index, &err);
+    uint32_t header_sum;
+    rp_status status = read_index(path, &index, &header_sum, &err);
     if (status == RP_OK) {
         status = rp_sample_entry(index, &entry, &len, &err);
         rp_error_at_file(&err, path, -1, -1);
@@ -132,18 +137,35 @@ static rp_status plan_files(rp_concat *plan, rp_files *files, int n, struct rp_e
     return rp_concat_finish(plan, err);
 }
 
-static rp_status write_planned(const rp_concat *plan, rp_files *files, const char *path,
-                               struct rp_error *err)
+/* Append the pictures of all sources and sum them up: sums[k] of the k-th one. */
+static rp_status copy_pictures(const rp_concat *plan, rp_files *files, rp_output *output,
+                               uint32_t *sums, struct rp_error *err)
 {
-    size_t len, ranges;
-    const uint8_t *head = rp_concat_head(plan, &len);
+    size_t ranges;
     const struct rp_concat_range *range = rp_concat_ranges(plan, &ranges);
+    int64_t count = 0;
+    for (size_t i = 0; i < ranges; i++) {
+        if (i == 0 || range[i].source != range[i - 1].source) {
+            sums += count; /* those of the source before are complete */
+            const uint32_t *sizes = rp_concat_sizes(plan, range[i].source, &count);
+            rp_output_sum(output, sizes, count, sums);
+        }
+        RP_TRY(rp_output_copy(output, files, range[i].source, range[i].bytes.offset,
+                              range[i].bytes.len, err));
+    }
+    return RP_OK;
+}
+
+static rp_status write_planned(const rp_concat *plan, rp_files *files, const char *path,
+                               uint32_t *sums, struct rp_error *err)
+{
+    size_t len;
+    const uint8_t *head = rp_concat_head(plan, &len);
     rp_output *output = NULL;
     RP_TRY(rp_output_open(path, rp_concat_bytes(plan), &output, err));
     rp_status status = rp_output_write(output, head, len, err);
-    for (size_t i = 0; i < ranges && status == RP_OK; i++) {
-        status = rp_output_copy(output, files, range[i].source, range[i].bytes.offset,
-                                range[i].bytes.len, err);
+    if (status == RP_OK) {
+        status = copy_pictures(plan, files, output, sums, err);
     }
     if (status == RP_OK) {
         return rp_output_commit(&output, err);
@@ -152,32 +174,40 @@ static rp_status write_planned(const rp_concat *plan, rp_files *files, const cha
     return status;
 }
 
-/* Concatenate n files; *plan is the caller's, on failure too. Runs without the GIL. */
+/* Concatenate n files; *plan and *sums are the caller's, on failure too. Runs without the GIL. */
 static rp_status concat(const char *const *paths, int n, const char *out, rp_concat **plan,
-                        struct rp_error *err)
+                        uint32_t **sums, struct rp_error *err)
 {
     rp_files *files = NULL;
     RP_TRY(rp_concat_new(plan, err));
     RP_TRY(rp_files_new(paths, n, OPEN_SOURCES, &files, err));
     rp_status status = plan_files(*plan, files, n, err);
     if (status == RP_OK) {
-        status = write_planned(*plan, files, out, err);
+        size_t samples = (size_t)rp_concat_samples(*plan);
+        *sums = rp_calloc(samples, sizeof(**sums));
+        status = *sums != NULL
+                     ? write_planned(*plan, files, out, *sums, err)
+                     : rp_error_set(err, RP_E_NOMEM, "out of memory for %zu check sums", samples);
     }
     rp_files_free(&files);
     return status;
 }
 
-static PyObject *list_parts(const rp_concat *plan)
+static PyObject *list_parts(const rp_concat *plan, const uint32_t *sums)
 {
     int n;
     const struct rp_concat_part *part = rp_concat_parts(plan, &n);
     unsigned int timescale = rp_concat_timescale(plan);
     PyObject *list = PyList_New(n);
     for (int i = 0; list != NULL && i < n; i++) {
-        PyObject *dict =
-            Py_BuildValue("{sL s(LI) s(LI) s(LI)}", "frames", (long long)part[i].frames, "start",
-                          (long long)part[i].start, timescale, "offset", (long long)part[i].offset,
-                          timescale, "duration", (long long)part[i].duration, timescale);
+        int64_t count;
+        (void)rp_concat_sizes(plan, i, &count);
+        PyObject *dict = Py_BuildValue(
+            "{sL s(LI) s(LI) s(LI) sy#}", "frames", (long long)part[i].frames, "start",
+            (long long)part[i].start, timescale, "offset", (long long)part[i].offset, timescale,
+            "duration", (long long)part[i].duration, timescale, "sums", (const char *)sums,
+            (Py_ssize_t)(count * (int64_t)sizeof(*sums)));
+        sums += count;
         if (dict == NULL || PyList_SetItem(list, i, dict) < 0) {
             Py_CLEAR(list);
         }
@@ -231,11 +261,13 @@ static PyObject *concat_videos(PyObject *module, PyObject *args)
     struct rp_error err;
     rp_error_clear(&err);
     rp_concat *plan = NULL;
+    uint32_t *sums = NULL;
     PyThreadState *thread = PyEval_SaveThread(); /* the GIL is away */
-    rp_status status = concat(paths, (int)n, out, &plan, &err);
+    rp_status status = concat(paths, (int)n, out, &plan, &sums, &err);
     PyEval_RestoreThread(thread);
-    PyObject *parts = status == RP_OK ? list_parts(plan) : rp_raise(state, &err);
+    PyObject *parts = status == RP_OK ? list_parts(plan, sums) : rp_raise(state, &err);
     rp_concat_free(&plan);
+    rp_free(sums);
     PyMem_Free((void *)paths);
     Py_DECREF(tuple);
     return parts;
@@ -245,7 +277,7 @@ PyMethodDef rp_mp4_functions[] = {
     {"video_info", video_info, METH_VARARGS,
      "video_info(path, /)\n--\n\nFacts of an MP4 file's video track as a dict; `times` are the\n"
      "pictures' seconds in presentation order (float64 bytes), `keys_and_bytes` counts key\n"
-     "pictures and coded bytes."},
+     "pictures and coded bytes, `header` is the CRC-32C of its `moov`."},
     {"video_signature", video_signature, METH_VARARGS,
      "video_signature(path, /)\n--\n\nWhat decoding an MP4 file needs to know: its sample entry as "
      "bytes, without bit rates and\nencoder names. Files with equal ones can be concatenated."},
@@ -253,5 +285,6 @@ PyMethodDef rp_mp4_functions[] = {
      "concat_videos(paths, out, /)\n--\n\nMake a new MP4 file of the video tracks of others, "
      "nothing decoded; it replaces `out` once it\nis whole. Per file a dict: `frames` shown, "
      "`start` of the first one in the file (0 unless it\nstarts late), its `offset` in the new "
-     "one, `duration` of all; seconds as (numerator,\ndenominator)."},
+     "one, `duration` of all, seconds as (numerator,\ndenominator); `sums` CRC-32C of each "
+     "picture as it was read and written, in decode\norder (uint32 bytes)."},
     {NULL, NULL, 0, NULL}};

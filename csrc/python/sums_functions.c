@@ -4,6 +4,8 @@
 #include "fetch/fetch.h"
 #include "pool/sums.h"
 
+#include <string.h>
+
 static PyObject *raise_in(PyObject *module, const struct rp_error *err)
 {
     struct module_state *state = PyModule_GetState(module);
@@ -36,6 +38,80 @@ static PyObject *video_sums(PyObject *module, PyObject *args)
     PyObject *bytes =
         PyBytes_FromStringAndSize((const char *)sidecar->data, (Py_ssize_t)sidecar->len);
     rp_buf_unref(&sidecar);
+    return bytes;
+}
+
+/* The sidecar of a file whose samples have the sums `values`; only its header is read. */
+static rp_status known_sums(const char *path, const char *name, const uint32_t *values, int64_t n,
+                            rp_buf **out, struct rp_error *err)
+{
+    rp_files *files = NULL;
+    rp_index *index = NULL;
+    struct rp_sidecar facts = {.path = name, .path_len = strlen(name)};
+    RP_TRY(rp_files_new(&path, 1, 1, &files, err));
+    rp_status status = rp_video_header_read(files, 0, &index, &facts.header, NULL, err);
+    if (status == RP_OK) {
+        facts.samples = rp_index_samples(index);
+        status = rp_files_version(files, 0, &facts.file_size, &facts.mtime_ns, err);
+    }
+    if (status == RP_OK && facts.samples != n) {
+        status = rp_error_set(err, RP_E_FORMAT, "%lld samples, %lld check sums",
+                              (long long)facts.samples, (long long)n);
+        rp_error_at_file(err, path, -1, -1);
+    }
+    if (status == RP_OK) {
+        status = rp_sidecar_write(&facts, values, out, err);
+    }
+    rp_index_free(&index);
+    rp_files_free(&files);
+    return status;
+}
+
+/* uint32 values of a buffer that may lie at any address, to be freed with PyMem_Free. */
+static uint32_t *take_values(PyObject *object, int64_t *n)
+{
+    Py_buffer view;
+    if (rp_buffer_get(object, &view, 1, -1, 0, "values") < 0) {
+        return NULL;
+    }
+    *n = (int64_t)view.len / (int64_t)sizeof(uint32_t);
+    uint32_t *values = PyMem_Malloc((size_t)view.len + 1);
+    if (values != NULL) {
+        memcpy(values, view.buf, (size_t)view.len);
+    }
+    else {
+        PyErr_NoMemory();
+    }
+    PyBuffer_Release(&view);
+    return values;
+}
+
+static PyObject *write_sums(PyObject *module, PyObject *args)
+{
+    PyObject *path, *name, *object;
+    if (!PyArg_ParseTuple(args, "O&O&O:write_sums", PyUnicode_FSConverter, &path,
+                          PyUnicode_FSConverter, &name, &object)) {
+        return NULL;
+    }
+    int64_t n;
+    PyObject *bytes = NULL;
+    uint32_t *values = take_values(object, &n);
+    if (values != NULL) {
+        const char *path_text = PyBytes_AsString(path), *name_text = PyBytes_AsString(name);
+        struct rp_error err;
+        rp_error_clear(&err);
+        rp_buf *sidecar = NULL;
+        PyThreadState *thread = PyEval_SaveThread(); /* the GIL is away */
+        rp_status status = known_sums(path_text, name_text, values, n, &sidecar, &err);
+        PyEval_RestoreThread(thread);
+        bytes = status != RP_OK ? raise_in(module, &err)
+                                : PyBytes_FromStringAndSize((const char *)sidecar->data,
+                                                            (Py_ssize_t)sidecar->len);
+        rp_buf_unref(&sidecar);
+        PyMem_Free(values);
+    }
+    Py_DECREF(path);
+    Py_DECREF(name);
     return bytes;
 }
 
@@ -179,6 +255,9 @@ PyMethodDef rp_sums_functions[] = {
     {"video_sums", video_sums, METH_VARARGS,
      "video_sums(path, name, /)\n--\n\nRead a whole MP4 file: the sidecar of its check sums as\n"
      "bytes. `name` is the path that the sidecar names."},
+    {"write_sums", write_sums, METH_VARARGS,
+     "write_sums(path, name, values, /)\n--\n\nThe same of sums that are known: uint32 values of "
+     "the\nsamples, in decode order. Reads the header only."},
     {"parse_sums", parse_sums, METH_VARARGS,
      "parse_sums(data, /)\n--\n\nA sidecar as (path bytes, file size, mtime_ns, sum of the "
      "header,\n"

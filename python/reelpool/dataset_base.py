@@ -27,9 +27,13 @@ from .engine import (
 )
 from .errors import NotFoundError, ReelpoolError, make_error, name_dataset
 from .hf_view import HfView
-from .hub_files import bring_files
+from .hub_files import bring_files, needed_files
 from .metadata import LeRobotDatasetMetadata
-from .roots import LocalRoot
+from .remote_options import parse_options
+from .remote_root import RemoteRoot, RemoteVideo
+from .remote_root_hub import HubRoot
+from .remote_roots import open_remote
+from .roots import LocalRoot, is_url, parse_hub_url, resolve_root
 from .selection import delta_rows, select_cameras, select_episodes, target_sizes
 from .tables import Table, load_table
 from .worker_end import end_with_parent
@@ -38,14 +42,26 @@ _SAMPLE_TAG = 4  # RP_TAG_SAMPLE: seeds image_transforms
 
 
 class SplitRoot:
-    """A dataset whose `meta/` lies in one directory and all else in another."""
+    """A dataset whose `meta/` lies in one place and all else in another."""
 
-    def __init__(self, meta: LocalRoot, files: LocalRoot) -> None:
+    def __init__(self, meta: LocalRoot | RemoteRoot, files: LocalRoot | RemoteRoot) -> None:
         self._meta, self._rest = meta, files
         self.path = files.path
 
-    def _of(self, rel: str) -> LocalRoot:
+    def _of(self, rel: str) -> LocalRoot | RemoteRoot:
         return self._meta if rel.startswith("meta/") else self._rest
+
+    def video(self, rel: str) -> RemoteVideo | str:
+        """As `RemoteRoot.video`."""
+        return self._rest.video(rel)
+
+    def client(self) -> Any:
+        """As `RemoteRoot.client`."""
+        return self._rest.client()  # type: ignore[union-attr]
+
+    def remote_options(self) -> dict[str, Any]:
+        """As `RemoteRoot.remote_options`."""
+        return self._rest.remote_options()  # type: ignore[union-attr]
 
     def resolve(self, rel: str) -> str:
         """As `LocalRoot.resolve`."""
@@ -67,7 +83,7 @@ class DatasetBase:
     root: Any
     meta: LeRobotDatasetMetadata
     episodes: list[int] | None
-    _data_root: Path | None = None
+    _data_root: LocalRoot | RemoteRoot | None = None
 
     def _open(
         self,
@@ -78,7 +94,7 @@ class DatasetBase:
         *,
         repo_type: str = "dataset",
         data_files_root: str | os.PathLike[str] | None = None,
-        download_videos: bool | None = None,
+        download_videos: bool = False,
         episodes: list[int] | None,
         episode_filter: Callable[[dict], bool] | None,
         image_transforms: Callable | None,
@@ -95,8 +111,8 @@ class DatasetBase:
         memory_budget: int | str | None,
         storage_options: dict | None,
     ) -> None:
-        """Check the arguments, read metadata and columns. download_videos: None: no file but the
-        metadata may be downloaded."""
+        """Check the arguments, read metadata and columns. download_videos: those of the Hub are
+        downloaded, not read by ranges."""
         if depth_output_unit not in ("m", "mm"):
             raise ValueError(f"depth_output_unit must be 'm' or 'mm', not {depth_output_unit!r}")
         if not (isinstance(tolerance_s, (int, float)) and tolerance_s >= 0):
@@ -112,12 +128,13 @@ class DatasetBase:
             storage_options=storage_options,
         )  # fmt: skip
         self.repo_id, self.revision = self.meta.repo_id, self.meta.revision
-        self._data_root = None if data_files_root is None else _data_root(data_files_root, repo_id)
         self.delta_timestamps, self.tolerance_s = delta_timestamps, float(tolerance_s)
         self.episodes = select_episodes(self.meta, episodes, episode_filter)
         videos, skipped = select_cameras(self.meta, cameras)
-        if self._data_root is None:
+        if data_files_root is None:
             bring_files(self.meta, self.episodes, videos, download_videos, force_cache_sync)
+        else:
+            self._data_root = self._other_root(data_files_root, videos, token, storage_options)
         self.root = self.meta.root
         delivered = [*videos, *(k for k in self.meta.image_keys if k not in skipped)]
         self._options = Options(
@@ -135,6 +152,39 @@ class DatasetBase:
         self.meta.rescale_depth_stats(depth_output_unit)
         self._reset()
         _ = self._table  # a broken table is an error of the constructor
+
+    def _other_root(
+        self,
+        location: str | os.PathLike[str],
+        videos: Sequence[str],
+        token: str | bool | None,
+        storage_options: dict | None,
+    ) -> LocalRoot | RemoteRoot:
+        """Where `data_files_root` leads; what the dataset needs of it is there, or a URL."""
+        place = os.fspath(location)
+        data, files = needed_files(self.meta, self.episodes, videos)
+        root: LocalRoot | RemoteRoot
+        if parse_hub_url(place) is not None:
+            found = resolve_root(place, token=token, storage_options=storage_options)
+            root = LocalRoot(found.path)
+            if found.hub is not None and found.revision is not None:
+                root = HubRoot(found.hub, found.revision, Path(found.path))
+        elif is_url(place):
+            root = open_remote(place, token, parse_options(storage_options), data[0])
+        else:
+            root = LocalRoot(_data_root(place, self.repo_id))
+        if isinstance(root, RemoteRoot):
+            root.prepare(data, files)
+        return root
+
+    @property
+    def reads_ranges(self) -> bool:
+        """Whether some of the videos stay where they are, and are read by byte ranges."""
+        root = self._data_root or self.meta._remote
+        if not isinstance(root, RemoteRoot):
+            return False
+        videos = needed_files(self.meta, self.episodes, list(self._options.cameras))[1]
+        return any(isinstance(root.video(rel), RemoteVideo) for rel in videos)
 
     # -- state that does not travel --
 
@@ -168,7 +218,8 @@ class DatasetBase:
             self._require_readable()
             if self._data_root is not None:
                 self.meta.ensure_readable()
-                self.meta._files = SplitRoot(LocalRoot(self.root), LocalRoot(self._data_root))
+                own = self.meta._remote or LocalRoot(self.root)
+                self.meta._files = SplitRoot(own, self._data_root)
             chosen = None if self.episodes is None else sorted(self.episodes)
             self._table_cache = load_table(self.meta, chosen)
         return self._table_cache
@@ -330,11 +381,11 @@ class DatasetBase:
         )
 
 
-def _data_root(location: str | os.PathLike[str], repo_id: str) -> Path:
+def _data_root(location: str, repo_id: str) -> Path:
     """The local directory that holds `data/`. NotFoundError, UnsupportedMediaError as `root`."""
     from .roots import _local
 
-    path = _local(os.fspath(location))
+    path = _local(location)
     if not (path / "data").is_dir():
         raise make_error(
             NotFoundError,

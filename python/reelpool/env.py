@@ -121,6 +121,26 @@ def hub_offline() -> bool:
     return _flag("HF_HUB_OFFLINE") or _flag("TRANSFORMERS_OFFLINE")
 
 
+def proxies() -> dict[str, str]:
+    """HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, upper or lower case, by "http", "https",
+    "all", "no".
+    """
+    from urllib.request import getproxies_environment
+
+    return getproxies_environment()
+
+
+def ca_file() -> str | None:
+    """SSL_CERT_FILE, else REQUESTS_CA_BUNDLE or CURL_CA_BUNDLE: certificates to trust."""
+    names = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+    return next((value for name in names if (value := os.environ.get(name))), None)
+
+
+def aws(name: str) -> str | None:
+    """The variable AWS_{name}; None where unset or empty."""
+    return os.environ.get(f"AWS_{name}", "").strip() or None
+
+
 def progress_disabled() -> bool:
     """True if HF_HUB_DISABLE_PROGRESS_BARS is set."""
     return _flag("HF_HUB_DISABLE_PROGRESS_BARS")

@@ -15,21 +15,29 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from . import env
-from .errors import AuthError, NotFoundError, OfflineError, RemoteError, StorageError, make_error
+from .errors import (
+    AuthError,
+    MissingExtraError,
+    NotFoundError,
+    OfflineError,
+    RemoteError,
+    StorageError,
+    make_error,
+)
 from .hub_calls import (
     API_ATTEMPT_S,
     FILES_ATTEMPT_S,
     IN_A_ROW,
-    NETWORK_TIMEOUT_S,
     Beat,
     Caller,
     Failure,
     quiet_logs,
 )
+from .remote_options import Options, parse_options
 from .roots import INFO_FILE, check_path
 
 logger = logging.getLogger("reelpool")
@@ -38,37 +46,7 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 FALLBACKS = ("v2.1", "v2.0")  # tried in this order where no v3.x is
 PATTERNS = 256  # files named per call: huggingface_hub matches each of its files with each of them
 
-_OPTIONS = frozenset(
-    "network_timeout max_connections disk_cache data_download_limit offline allow_http "
-    "allow_private_hosts ca_file proxy anonymous access_key_id secret_access_key session_token "
-    "profile region endpoint_url".split()
-)
-_HONOURED = ("network_timeout", "offline", "allow_http")
-
-
-class Options(NamedTuple):
-    """What `storage_options` says about the Hub."""
-
-    network_timeout: float = NETWORK_TIMEOUT_S
-    offline: bool = False
-    allow_http: bool = False
-
-
-def parse_options(options: dict | None) -> Options:
-    """`storage_options` checked. TypeError for an unknown key, ValueError for a bad timeout."""
-    given = dict(options or {})
-    unknown = sorted(str(key) for key in set(given) - _OPTIONS)
-    if unknown:
-        raise TypeError(
-            f"storage_options has no key {unknown[0]!r}; there are {', '.join(sorted(_OPTIONS))}"
-        )
-    idle = sorted(set(given) - set(_HONOURED))
-    if idle:
-        logger.info("no effect here of storage_options: %s", ", ".join(idle))
-    timeout = given.get("network_timeout", NETWORK_TIMEOUT_S)
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
-        raise ValueError(f"network_timeout must be a number of seconds above 0, not {timeout!r}")
-    return Options(float(timeout), bool(given.get("offline")), bool(given.get("allow_http")))
+__all__ = ["Hub", "Options", "check_revision", "parse_options"]
 
 
 def check_revision(revision: str | None) -> str | None:
@@ -85,9 +63,10 @@ def check_revision(revision: str | None) -> str | None:
 class Hub:
     """One dataset on the Hub, and the place its files go to.
 
-    folder: a local folder; None: the cache below HF_LEROBOT_HOME/hub. Nothing is asked before a
-    method needs it. Methods raise AuthError, NotFoundError, OfflineError, StorageError, RemoteError
-    and its RemoteTimeoutError; the token enters none of them.
+    folder: a local folder; None: the cache below HF_LEROBOT_HOME/hub. kind: "datasets", or "buckets"
+    (of which only `bucket_files` speaks). Nothing is asked before a method needs it. Methods raise
+    AuthError, NotFoundError, OfflineError, StorageError, RemoteError and its RemoteTimeoutError;
+    the token enters none of them.
     """
 
     def __init__(
@@ -97,20 +76,22 @@ class Hub:
         folder: Path | None,
         token: str | bool | None = None,
         options: Options | None = None,
+        kind: str = "datasets",
     ) -> None:
         self.repo_id, self.revision, self.folder = repo_id, check_revision(revision), folder
+        self.what = f"{kind}/{repo_id}"
         self.options = options or Options()
         self.endpoint = env.hf_endpoint()
         parts = urlsplit(self.endpoint)
         self._origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self._plain = parts.scheme == "http" and not _is_loopback(parts.hostname or "")
         self._token = token
-        self._caller = Caller(f"datasets/{repo_id}", self._origin, self.options.network_timeout)
+        self._caller = Caller(self.what, self._origin, self.options.network_timeout)
 
     @property
     def offline(self) -> bool:
         """True if no request may be made."""
-        return self.options.offline or env.hub_offline()
+        return self.options.is_offline
 
     @property
     def cache(self) -> Path:
@@ -190,15 +171,7 @@ class Hub:
 
     def _meta_files(self, commit: str) -> list[str]:
         """The files of meta/ at a commit. NotFoundError if info.json is not among them."""
-        entries = self._ask(
-            "the list of meta/",
-            lambda api: list(
-                api.list_repo_tree(
-                    self.repo_id, "meta", recursive=True, revision=commit, repo_type="dataset"
-                )
-            ),
-            no_entry=[],
-        )
+        entries = self.tree(commit, "meta")
         names = [check_path(e.path, "the Hub") for e in entries if hasattr(e, "size")]
         if INFO_FILE not in names:
             raise self._error(
@@ -207,6 +180,32 @@ class Hub:
                 file=INFO_FILE,
             )
         return names
+
+    def tree(self, commit: str, folder: str) -> list[Any]:
+        """What a commit has below a folder, as huggingface_hub lists it; [] without the folder."""
+        return self._ask(
+            f"the list of {folder}/",
+            lambda api: list(
+                api.list_repo_tree(
+                    self.repo_id, folder, recursive=True, revision=commit, repo_type="dataset"
+                )
+            ),
+            no_entry=[],
+        )
+
+    def bucket_files(self, prefix: str) -> list[Any]:
+        """Files of a bucket whose paths begin with a prefix, as huggingface_hub lists them."""
+        from huggingface_hub import HfApi
+
+        if not hasattr(HfApi, "list_bucket_tree"):
+            raise MissingExtraError(
+                "buckets need a newer huggingface_hub. Run: pip install 'huggingface_hub>=1.6'"
+            )
+        return self._ask(
+            f"the list of {prefix or 'its files'}",
+            lambda api: list(api.list_bucket_tree(self.repo_id, prefix or None, recursive=True)),
+            no_entry=[],
+        )
 
     def files(
         self, commit: str, wanted: Sequence[str], folder: Path, whole: bool, again: bool
@@ -375,6 +374,18 @@ class Hub:
             )
         return token
 
+    @property
+    def token_wanted(self) -> bool | None:
+        """What a copy in another process is told of the token: never the token itself."""
+        return None if isinstance(self._token, str) else self._token
+
+    def token(self) -> str | None:
+        """The token that may be sent, None for none. AuthError where one is wanted and missing."""
+        token = self._checked_token()
+        if token is True:
+            self._done(Failure(AuthError, "token=True, but no token is stored here"))
+        return token or None
+
     def token_word(self) -> str:
         """How a token is known, for people: "none", "given" or "stored"."""
         token = self._checked_token()
@@ -386,7 +397,7 @@ class Hub:
         if not isinstance(outcome, Failure):
             return outcome
         cls, text = outcome.cls, outcome.text
-        page = f"{self.endpoint}/datasets/{self.repo_id}"
+        page = f"{self.endpoint}/{self.what}"
         advice = "  Try again later; the text above is what was met"
         if cls is AuthError:
             state = "gated" if outcome.code == "GatedRepo" else "missing, private or gated"
@@ -399,7 +410,8 @@ class Hub:
             if outcome.code == "RevisionNotFound":
                 text = f"has no revision {self.revision or self._name}"
             elif outcome.code == "RepoNotFound":
-                text += ": there is no such dataset, or the token does not show it"
+                kind = self.what.partition("s/")[0]
+                text += f": there is no such {kind}, or the token does not show it"
         elif cls is OfflineError:
             raise self._offline(text, [])
         elif cls is StorageError:
@@ -409,7 +421,7 @@ class Hub:
     def _error(
         self, cls: type[BaseException], text: str, advice: str = "", **coords: Any
     ) -> BaseException:
-        message = f"{self._origin}, datasets/{self.repo_id}: {text}"
+        message = f"{self._origin}, {self.what}: {text}"
         if self.folder is not None and not (self.folder / INFO_FILE).is_file():
             message = f"no dataset in {self.folder}, and from {message}"
         if isinstance(self._token, str):

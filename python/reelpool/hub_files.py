@@ -1,15 +1,14 @@
-"""Which files a dataset needs, and fetching those that are missing from the Hub."""
+"""Which files a dataset needs, and fetching those that are missing here."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .errors import UnsupportedMediaError, make_error
+from .remote_root_hub import HubRoot
 
 if TYPE_CHECKING:
     from .metadata import LeRobotDatasetMetadata
@@ -32,44 +31,28 @@ def bring_files(
     meta: LeRobotDatasetMetadata,
     episodes: Sequence[int] | None,
     cameras: Sequence[str],
-    download: bool | None,
+    download: bool,
     again: bool = False,
 ) -> None:
-    """Download what `needed_files` names and `meta.root` lacks; nothing for a plain local root.
+    """Download what `needed_files` names and is not here; nothing for a plain local root.
 
-    download: False: no videos; None: nothing. What would have to come as byte ranges then is an
-    UnsupportedMediaError. again: also files that are there are compared with the Hub's. `meta.root`
-    may move to the place of downloads.
+    download: the videos too, if they are the Hub's; otherwise they are looked for, and read by
+    ranges later. again: also files that are here are compared with the Hub's. `meta.root` may move
+    to the place of downloads.
     """
-    hub, commit = meta._hub, meta.revision
-    if hub is None or commit is None:
+    if meta._remote is None and (meta._hub is None or meta.revision is None):
         return
     data, videos = needed_files(meta, episodes, cameras)
-    root = Path(meta.root)
-    absent = [rel for rel in videos if not (root / rel).exists()]
-    ranges = absent if not download else []
-    if download is None:
-        ranges = [rel for rel in data if not (root / rel).exists()] + absent
-    if ranges:
-        hub.need_online(ranges)
-        instead = "download_videos=True, which downloads them once"
-        if download is None:
-            instead = f"LeRobotDataset({meta.repo_id!r}), which downloads them once"
-        raise make_error(
-            UnsupportedMediaError,
-            f"{meta.repo_id}: {len(ranges)} files are not on this machine ({ranges[0]}), and this "
-            f"version does not read parts of files from the Hub\n  Use {instead}",
-            dataset=meta.repo_id, revision=commit, file=ranges[0],
-        )  # fmt: skip
-    if download is None:
-        return
-    wanted = data + videos
-    missing = [rel for rel in wanted if again or not (root / rel).exists()]
-    if not missing:
-        return
-    hub.need_online(missing)
-    ours = os.path.realpath(hub.cache) + "/"
-    if hub.folder is None and not os.path.realpath(root).startswith(ours):  # not to be written
-        meta._move(hub.metadata(commit)[0])
-    whole = episodes is None and list(cameras) == meta.video_keys
-    hub.files(commit, wanted, Path(meta.root), whole, again)
+    if meta._remote is None:  # a folder whose download was begun at a branch
+        here = all((Path(meta.root) / rel).exists() for rel in data + videos)
+        if here and not again:
+            return
+        meta._files = meta._remote = HubRoot(meta._hub, meta._hub.pin(), Path(meta.root))
+    remote = meta._remote
+    if isinstance(remote, HubRoot) and (download or again):
+        wanted = data + videos if download else data
+        whole = episodes is None and list(cameras) == meta.video_keys
+        remote.download(wanted, whole and bool(download), again)
+    if not download or not isinstance(remote, HubRoot):
+        remote.prepare(data, videos)
+    meta.root = remote.path

@@ -13,6 +13,7 @@ import numpy as np
 
 from . import metadata_v21
 from .errors import FormatError, NotFoundError, make_error
+from .hub import COMMIT
 from .metadata_episodes import (
     EPISODES_DIR,
     EpisodeColumns,
@@ -25,6 +26,7 @@ from .metadata_episodes import (
 )
 from .metadata_info import load_info, parse_json, parse_version
 from .metadata_tasks import TaskTable, load_tasks, task_names
+from .remote_root_hub import HubRoot
 from .roots import INFO_FILE, LocalRoot, PathTemplate, resolve_root
 
 logger = logging.getLogger("reelpool")
@@ -101,6 +103,9 @@ class LeRobotDatasetMetadata:
         self.revision = found.revision
         self.latest_episode: dict | None = None
         self._hub = found.hub  # stays in this process: it knows the token
+        self._remote = found.remote
+        if self._hub is not None and self.revision is not None and COMMIT.fullmatch(self.revision):
+            self._remote = HubRoot(self._hub, self.revision, Path(found.path))
         self._stats: Any = _UNREAD
         self._depth_unit: str | None = None
         try:
@@ -108,13 +113,13 @@ class LeRobotDatasetMetadata:
         except NotFoundError:
             if self._hub is None or self.revision is None:
                 raise
-            self.root, _ = self._hub.metadata(self.revision)  # the copy lacks some of it
+            self._move(self._hub.metadata(self.revision)[0])  # the copy lacks some of it
             self._load()
 
     # -- reading --
 
     def _load(self) -> None:
-        self._files = LocalRoot(self.root)
+        self._files = self._remote or LocalRoot(self.root)
         self.info = load_info(self._files)
         self._format = parse_version(self.info.codebase_version, self.repo_id)
         self._episodes: Episodes | None = None
@@ -140,6 +145,8 @@ class LeRobotDatasetMetadata:
     def _move(self, root: Path) -> None:
         """Go on with another copy of the same commit."""
         self.root, self._files = root, LocalRoot(root)
+        if isinstance(self._remote, HubRoot):
+            self._remote = self._files = self._remote.move(root)
 
     @property
     def is_v3(self) -> bool:
@@ -159,7 +166,7 @@ class LeRobotDatasetMetadata:
 
     def __getstate__(self) -> dict:
         keep = ("repo_id", "repo_type", "root", "revision", "latest_episode")
-        state = {name: self.__dict__[name] for name in (*keep, "_depth_unit")}
+        state = {name: self.__dict__[name] for name in (*keep, "_depth_unit", "_remote")}
         if not self.root.is_absolute() and "_files" in self.__dict__:
             state["root"] = Path(self._files.real)  # who unpickles it may stand elsewhere
         if self._stats is not _UNREAD:
@@ -167,7 +174,7 @@ class LeRobotDatasetMetadata:
         return state
 
     def __setstate__(self, state: dict) -> None:
-        self.__dict__.update({"_stats": _UNREAD, **state})
+        self.__dict__.update({"_stats": _UNREAD, "_hub": None, **state})
 
     def __getattr__(self, name: str) -> Any:
         # Only for what an unpickled object has not read yet.

@@ -140,8 +140,7 @@ def load_episode_table(root: LocalRoot, total: int) -> pa.Table:
     """
     import pyarrow as pa
 
-    base = root.path / EPISODES_DIR
-    rels = sorted(p.relative_to(root.path).as_posix() for p in base.glob("*/*.parquet"))
+    rels = [r for r in root.files_in(EPISODES_DIR) if r.endswith(".parquet") and r.count("/") == 3]
     if not rels:
         raise make_error(NotFoundError, f"{EPISODES_DIR} holds no Parquet file", file=EPISODES_DIR)
 

@@ -138,7 +138,7 @@ def pooled_stats(root: LocalRoot) -> dict[str, dict[str, np.ndarray]]:
     """
     rows = read_jsonl(root, EPISODE_STATS_FILE)
     order = np.argsort(_integers(rows, "episode_index", EPISODE_STATS_FILE), kind="stable")
-    by_key: dict[str, list[dict]] = {}
+    found = []
     for i in order.tolist():
         stats = rows[i].get("stats")
         if not isinstance(stats, dict):
@@ -147,6 +147,14 @@ def pooled_stats(root: LocalRoot) -> dict[str, dict[str, np.ndarray]]:
                 f"{EPISODE_STATS_FILE}: entry {i + 1} has no stats",
                 file=EPISODE_STATS_FILE,
             )
+        found.append(stats)
+    return pool(found)
+
+
+def pool(episodes: list[dict]) -> dict[str, dict[str, np.ndarray]]:
+    """`pooled_stats` of the episodes' {key: {name: values}}, in their order. Raises FormatError."""
+    by_key: dict[str, list[dict]] = {}
+    for stats in episodes:
         for key, values in stats.items():
             by_key.setdefault(key, []).append(values)
     try:
@@ -158,7 +166,10 @@ def pooled_stats(root: LocalRoot) -> dict[str, dict[str, np.ndarray]]:
 
 def _pool(entries: list[dict]) -> dict[str, np.ndarray]:
     def stacked(name: str) -> np.ndarray:
-        return np.stack([np.atleast_1d(np.asarray(e[name])) for e in entries])
+        values = np.asarray([e[name] for e in entries])
+        if values.dtype == object:
+            raise TypeError(f"{name} is no number")
+        return values if values.ndim > 1 else values[:, None]
 
     mean, std, count = stacked("mean"), stacked("std"), stacked("count")
     total = count.sum(axis=0)

@@ -11,14 +11,15 @@ import fcntl
 import hashlib
 import os
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from . import env
 from .errors import OfflineError, StorageError, UnsupportedMediaError, make_error, redact
+from .remote_manifest import Entry
+from .remote_root import at_once
 from .roots import check_path
 
 if TYPE_CHECKING:
@@ -32,18 +33,31 @@ READERS = 4
 class RemoteFiles:
     """The files below an http(s) root, as local copies below `cache` (default: `env.cache_dir()`).
 
-    `options` are those of `_core.HttpClient`. One object serves any number of threads; processes
-    that share the cache fetch a file once. Pickles without its client.
+    `options` are those of `_core.HttpClient`; or `client` and `close` give and end a client that is
+    somebody else's, and `url_of` says where a file is. One object serves any number of threads;
+    processes that share the cache fetch a file once. Pickles without its client, and not at all
+    with somebody else's.
     """
 
-    def __init__(self, root: str, cache: Path | None = None, **options: Any) -> None:
-        if not root.startswith(("http://", "https://")):
-            raise ValueError(f"{redact(root)!r} is no http or https root")
-        if "?" in root or "#" in root or "@" in root.split("/", 3)[2]:
-            raise ValueError(f"{redact(root)!r}: a root has no query, fragment or user name")
+    def __init__(
+        self,
+        root: str,
+        cache: Path | None = None,
+        *,
+        client: Callable[[], HttpClient] | None = None,
+        close: Callable[[], None] | None = None,
+        url_of: Callable[[str], str] | None = None,
+        **options: Any,
+    ) -> None:
+        if client is None:
+            if not root.startswith(("http://", "https://")):
+                raise ValueError(f"{redact(root)!r} is no http or https root")
+            if "?" in root or "#" in root or "@" in root.split("/", 3)[2]:
+                raise ValueError(f"{redact(root)!r}: a root has no query, fragment or user name")
         self.root = root.rstrip("/")
         self.cache = cache if cache is not None else env.cache_dir() / "http"
         self._options = options
+        self._borrowed, self._end, self._url_of = client, close, url_of
         self._client: HttpClient | None = None
         self._lock = threading.Lock()
 
@@ -57,10 +71,13 @@ class RemoteFiles:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _client=None, _lock=threading.Lock())
+        self._borrowed = self._end = self._url_of = None
 
     @property
     def client(self) -> HttpClient:
         """The HTTP client, made at its first use."""
+        if self._borrowed is not None:
+            return self._borrowed()
         with self._lock:
             if self._client is None:
                 from ._core import HttpClient
@@ -70,6 +87,8 @@ class RemoteFiles:
 
     def close(self) -> None:
         """End the calls under way and close the connections; the next use opens new ones."""
+        if self._end is not None:
+            self._end()
         with self._lock:
             client, self._client = self._client, None
         if client is not None:
@@ -77,10 +96,34 @@ class RemoteFiles:
 
     def url(self, name: str) -> str:
         """URL of a file; raises FormatError for a name that could leave the root."""
-        return f"{self.root}/{quote(check_path(name, self.root))}"
+        check_path(name, self.root)
+        return f"{self.root}/{quote(name)}" if self._url_of is None else self._url_of(name)
 
-    def fetch(self, name: str) -> Path:
+    def _target(self, name: str, entry: Entry) -> Path:
+        """Where the copy of a version of a file lies, there or not."""
+        version = entry.version.partition("-")[2]
+        key = hashlib.sha256(f"{self.url(name)}\0{version}\0{entry.size}".encode()).hexdigest()
+        return self.cache / key[:2] / key / Path(name).name
+
+    def copy_of(self, name: str, entry: Entry) -> Path | None:
+        """The local copy of a version of a file, if there is one."""
+        target = self._target(name, entry)
+        try:
+            return target if target.stat().st_size == entry.size else None
+        except OSError:
+            return None  # not here
+
+    def ask(self, name: str) -> Entry:
+        """Size and version of a file, asked of the server. As `_core.HttpClient.size`."""
+        info = self.client.size(self.url(name))
+        version = f"date-{info['last_modified']}" if info["last_modified"] else ""
+        if info["etag"]:
+            version = f"etag-{info['etag']}"
+        return Entry(info["size"], version, info["accepts_ranges"])
+
+    def fetch(self, name: str, entry: Entry | None = None) -> Path:
         """Path of a local copy of the file `name` (relative to the root), fetched if need be.
+        entry: the version to take; None: whichever the server has.
 
         Raises the errors of `_core.HttpClient.read`, StorageError when the disk fails,
         UnsupportedMediaError for a large file of a server without ranges, OfflineError where the
@@ -90,16 +133,14 @@ class RemoteFiles:
         if env.hub_offline():
             raise make_error(OfflineError, f"the network is switched off: {url} is remote",
                              file=url)  # fmt: skip
-        info = self.client.size(url)
-        version = info["etag"] or info["last_modified"]
-        key = hashlib.sha256(f"{url}\0{version}\0{info['size']}".encode()).hexdigest()
-        target = self.cache / key[:2] / key / Path(name).name
-        if target.is_file() and target.stat().st_size == info["size"]:
+        info = entry or self.ask(name)
+        target = self._target(name, info)
+        if self.copy_of(name, info) is not None:
             return target
-        if not info["accepts_ranges"] and info["size"] > LARGEST_WHOLE:
+        if not info.ranges and info.size > LARGEST_WHOLE:
             raise make_error(
                 UnsupportedMediaError,
-                f"the server serves no ranges, and the file has {info['size']} bytes",
+                f"the server serves no ranges, and the file has {info.size} bytes",
                 file=url,
             )
         try:
@@ -117,26 +158,26 @@ class RemoteFiles:
             ) from error  # fmt: skip
         return target
 
-    def _fill(self, file: int, url: str, info: dict[str, Any]) -> None:
+    def _fill(self, file: int, url: str, entry: Entry) -> None:
         """Append what is missing; the bytes that are there came in order."""
-        size, etag, date = info["size"], info["etag"], info["last_modified"]
-        if not info["accepts_ranges"]:
-            _write(file, self.client.read(url, 0, size, size, etag, date, True), 0)
+        size, client = entry.size, self.client
+        if not entry.ranges:
+            _write(file, client.read(url, 0, size, size, entry.etag, entry.last_modified, True), 0)
             return
         done = os.fstat(file).st_size
         if done > size:
             os.ftruncate(file, 0)
             done = 0
-        client, starts = self.client, range(done, size, CHUNK)
+        starts = range(done, size, CHUNK)
 
         def part(at: int) -> bytearray:
-            return client.read(url, at, min(CHUNK, size - at), size, etag, date)
+            count = min(CHUNK, size - at)
+            return client.read(url, at, count, size, entry.etag, entry.last_modified)
 
         for first in range(0, len(starts), READERS):  # so many are in memory
             group = starts[first : first + READERS]
-            with ThreadPoolExecutor(len(group)) as pool:
-                for at, data in zip(group, pool.map(part, group)):
-                    _write(file, data, at)
+            for at, data in zip(group, at_once(part, group, self.close, READERS)):
+                _write(file, data, at)
 
 
 def _part(target: Path) -> str:

@@ -18,6 +18,7 @@ from .errors import FormatError, NotFoundError, StorageError, UnsupportedMediaEr
 
 if TYPE_CHECKING:
     from .hub import Hub
+    from .remote_root import RemoteRoot
 
 INFO_FILE = "meta/info.json"
 MAX_PATH = 4096
@@ -164,9 +165,13 @@ class LocalRoot:
             raise make_error(FormatError, f"{rel} is not a regular file", file=rel)
         return path
 
-    def video(self, rel: str) -> str:
-        """As `resolve`."""
-        return self.resolve(rel)
+    video = resolve
+
+    def files_in(self, folder: str) -> list[str]:
+        """The files below a folder, sorted; hidden ones left out."""
+        base = self.path / check_path(folder, "folder")
+        found = (p.relative_to(self.path).as_posix() for p in base.rglob("*") if p.is_file())
+        return sorted(rel for rel in found if "/." not in rel)
 
     def exists(self, rel: str) -> bool:
         """True if `resolve(rel)` finds the file; FormatError if it leaves the root."""
@@ -192,20 +197,23 @@ class LocalRoot:
 
 
 class Root(NamedTuple):
-    """Where a dataset lies: its directory, the commit (or branch) if it is known, its repo id, and
-    the Hub that files missing there come from, None where they are expected to be there."""
+    """Where a dataset lies: its directory or URL, the commit (or branch) if it is known, its repo
+    id, the Hub that files missing there come from, None where they are expected to be there, and
+    the root that is read by its URL, if it is such a one."""
 
-    path: Path
+    path: Path | str
     revision: str | None
     repo_id: str
     hub: Hub | None = None
+    remote: RemoteRoot | None = None
 
 
-def _remote(what: str) -> UnsupportedMediaError:
+def refuse_remote(what: str) -> UnsupportedMediaError:
     return make_error(
         UnsupportedMediaError,
-        f"{what} is remote, and this version reads local datasets and the Hub's (OWNER/NAME) only\n"
-        "  Run: hf download --repo-type dataset --local-dir DIR OWNER/NAME     then pass root=DIR",
+        f"{what} is not read here; there are OWNER/NAME, hf://datasets/OWNER/NAME, "
+        "hf://buckets/OWNER/NAME, https://HOST/PATH, s3://BUCKET/PREFIX, file:///PATH\n"
+        "  Copy the dataset to this machine, then pass root=DIR",
     )
 
 
@@ -215,13 +223,19 @@ def _local(location: str) -> Path:
     if scheme is None:
         return Path(location).expanduser()
     if scheme.group(1).lower() != "file":
-        raise _remote(f"{scheme.group(1)}:// root")
+        raise refuse_remote(f"{scheme.group(1)}:// root")
     parts = urlsplit(location)
     if parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
         raise ValueError(
             f"root={location!r}: use file:///absolute/path, without host, query or fragment"
         )
     return Path(unquote(parts.path))
+
+
+def is_url(location: str) -> bool:
+    """Whether a root is remote and not a dataset of the Hub."""
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", location)
+    return scheme is not None and scheme.group(1).lower() != "file"
 
 
 def parse_hub_url(location: str) -> tuple[str, str | None] | None:
@@ -239,7 +253,7 @@ def parse_hub_url(location: str) -> tuple[str, str | None] | None:
     if form is None or not _REPO_ID.fullmatch(form.group(1)):
         raise ValueError(f"root={location!r}: use hf://datasets/OWNER/NAME[@REVISION]")
     if form.group(3):
-        raise _remote(f"a folder of a dataset ({location})")
+        raise refuse_remote(f"a folder of a dataset ({location})")
     return form.group(1), unquote(form.group(2)) if form.group(2) else None
 
 
@@ -337,16 +351,19 @@ def resolve_root(
     force: bool = False,
 ) -> Root:
     """The directory of a dataset: `root`, else a local copy of `repo_id`, else its metadata freshly
-    downloaded from the Hub.
+    downloaded from the Hub; or a bucket, an http(s) or an S3 root, which are read where they are.
 
     Copies are searched in HF_LEROBOT_HOME/{repo_id} (unless it is an unfinished or old download),
     then below HF_LEROBOT_HOME/hub and HF_HUB_CACHE at `revision` (None: v3.0, v2.1, v2.0, main).
     A `root` that is absent, empty or an unfinished download is filled from the Hub. force: the Hub
     is asked first.
 
-    Raises NotFoundError, UnsupportedMediaError for what is remote otherwise, the errors of
-    `hub.Hub`, ValueError for a malformed repo id or root, TypeError for two revisions that differ.
+    Raises NotFoundError, UnsupportedMediaError for a URL of another kind, the errors of `hub.Hub`
+    and `RemoteRoot`, ValueError for a malformed repo id or root, TypeError for two revisions that
+    differ.
     """
+    from .remote_options import parse_options
+
     if repo_type not in ("dataset", "bucket"):
         raise ValueError(f"repo_type must be 'dataset' or 'bucket', not {repo_type!r}")
     if root is None and "://" in repo_id:
@@ -358,12 +375,22 @@ def resolve_root(
             raise TypeError(f"revision={revision!r} and @{spelled[1]} differ: give one of them")
         revision = revision or spelled[1]
     elif root is None and repo_type == "bucket":
-        raise _remote(f"bucket {repo_id}")
+        root = f"hf://buckets/{repo_id}"
+    location = "" if root is None else os.fspath(root)
+    if is_url(location):
+        from .remote_roots import open_remote
+
+        if revision is not None:
+            raise ValueError(
+                f"revision={revision!r}: {location.partition(':')[0]} roots have no revisions"
+            )
+        remote = open_remote(location, token, parse_options(storage_options))
+        return Root(remote.path, None, repo_id, None, remote)
     well_formed = _REPO_ID.fullmatch(repo_id) and ".." not in repo_id and "--" not in repo_id
     if not well_formed and root is None:
         raise ValueError(f"repo_id={repo_id!r}: use OWNER/NAME, or root= for a local directory")
     folder = None if root is None else _local(os.fspath(root))
-    from .hub import Hub, parse_options
+    from .hub import Hub
 
     options = parse_options(storage_options)
     hub = None

@@ -128,7 +128,6 @@ class StreamingLeRobotDataset(DatasetBase, IterableDataset):
         self.repo_type, self.streaming = repo_type, True
         self.seed, self.shuffle, self.repeat = int(seed), bool(shuffle), bool(repeat)
         self.batch_size = None if batch_size is None else int(batch_size)
-        self.streaming_from_local = True
         self._passes = Passes()
         self._open(
             repo_id, root, revision, force_cache_sync, repo_type=repo_type,
@@ -140,6 +139,7 @@ class StreamingLeRobotDataset(DatasetBase, IterableDataset):
             num_threads=one_of(num_threads=num_threads, decode_threads=decode_threads),
             memory_budget=budget, storage_options=storage_options,
         )  # fmt: skip
+        self.streaming_from_local = not self.reads_ranges
         if validate_row_groups:
             from .tables_row_groups import check_row_groups
 

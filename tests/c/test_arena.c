@@ -112,6 +112,30 @@ RP_TEST(free_blocks_stay_within_the_budget)
     rp_arena_close(&arena);
 }
 
+RP_TEST(an_exact_arena_reuses_one_length_only)
+{
+    rp_arena *arena = new_arena(8 * MIB, false);
+    rp_arena_reuse_exactly(arena);
+    rp_block *large = take(arena, 12000);
+    uint64_t large_id = large->id;
+    rp_block_release(&large);
+    rp_block *small = take(arena, 8000);
+    (void)CHECK(small->id != large_id);
+    uint64_t small_id = small->id;
+    rp_block_release(&small);
+    large = take(arena, 8193); /* 12288 bytes as well */
+    (void)CHECK(large->id == large_id);
+    rp_block *other = take(arena, 12000); /* 8192 are too few */
+    (void)CHECK(other->id != small_id);
+    small = take(arena, 4097);
+    (void)CHECK(small->id == small_id);
+    (void)CHECK_EQ(stats_of(arena).grown, 3);
+    rp_block_release(&large);
+    rp_block_release(&small);
+    rp_block_release(&other);
+    rp_arena_close(&arena);
+}
+
 RP_TEST(a_block_outlives_its_arena)
 {
     rp_arena *arena = new_arena(8 * MIB, false);

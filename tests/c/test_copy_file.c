@@ -2,6 +2,7 @@
  * error and nothing left in the folder. */
 #include "harness.h"
 
+#include "base/crc32c.h"
 #include "fetch/fetch.h"
 
 #include <dirent.h>
@@ -136,6 +137,37 @@ RP_TEST(ranges_are_copied_exactly)
     (void)umask(mask);
     REQUIRE(stat(target, &st) == 0);
     (void)CHECK_EQ(st.st_mode & 0777, 0666 & ~mask);
+    end(&files);
+}
+
+RP_TEST(pieces_are_summed_up_on_their_way)
+{
+    /* begun after the head; pieces end inside copies, at their ends, and one is not complete */
+    static const uint32_t sizes[] = {5, 1, (2 << 20) + 8, 0, 1, (256 << 10) + 1, LEN, 7};
+    enum { PIECES = sizeof(sizes) / sizeof(sizes[0]) };
+    uint32_t sums[PIECES];
+    memset(sums, 0xA5, sizeof(sums));
+    rp_files *files = begin();
+    rp_output *output = NULL;
+    REQUIRE_OK(rp_output_open(target, total(), &output, &err), &err);
+    REQUIRE_OK(rp_output_write(output, head, HEAD, &err), &err);
+    rp_output_sum(output, sizes, PIECES, sums);
+    for (int k = 0; k < RANGES; k++) {
+        REQUIRE_OK(rp_output_copy(output, files, plan[k].file, plan[k].offset, plan[k].len, &err),
+                   &err);
+    }
+    REQUIRE_OK(rp_output_commit(&output, &err), &err);
+    check_target();
+    size_t len = 0;
+    uint8_t *data = rp_read_file(target, &len);
+    REQUIRE(data != NULL);
+    size_t at = HEAD;
+    for (int k = 0; k < PIECES - 2; k++) {
+        (void)CHECK_EQ(sums[k], rp_crc32c_c(0, data + at, sizes[k]));
+        at += sizes[k];
+    }
+    (void)CHECK_EQ(sums[PIECES - 1], 0xA5A5A5A5);
+    free(data);
     end(&files);
 }
 

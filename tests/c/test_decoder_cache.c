@@ -206,6 +206,165 @@ RP_TEST(frames_outlive_their_cache)
     }
 }
 
+static rp_arena *new_store(void)
+{
+    rp_arena *store = NULL;
+    struct rp_error err;
+    rp_error_clear(&err);
+    CHECK_OK(rp_arena_new((size_t)64 << 20, false, &store, &err), &err);
+    rp_arena_reuse_exactly(store);
+    return store;
+}
+
+static int64_t blocks_grown(rp_arena *store)
+{
+    struct rp_arena_stats stats;
+    rp_arena_stats(store, &stats);
+    return stats.grown;
+}
+
+/* Between the first and the last byte of the copy. */
+static bool lies_in(const rp_frame *frame, const uint8_t *byte)
+{
+    return byte >= frame->block->data && byte < frame->block->data + frame->block->len;
+}
+
+static void check_copy(const rp_frame *copy, const rp_frame *frame)
+{
+    const struct rp_image *image = rp_frame_image(copy), *from = rp_frame_image(frame);
+    if (!CHECK(copy != frame && copy->block != NULL)) {
+        return;
+    }
+    CHECK_EQ(rp_frame_pts(copy), rp_frame_pts(frame));
+    CHECK_EQ(rp_frame_bytes(copy), copy->block->len);
+    CHECK_EQ(image->colorspace, from->colorspace);
+    CHECK_EQ(image->color_range, from->color_range);
+    CHECK_EQ(image->format, from->format);
+    CHECK(hash_frame(copy) == hash_frame(frame));
+    for (int i = 0; i < 4; i++) {
+        CHECK_EQ(image->plane[i] == NULL, from->plane[i] == NULL);
+        if (image->plane[i] == NULL) {
+            continue;
+        }
+        CHECK_EQ((uintptr_t)image->plane[i] % 64, 0);
+        CHECK_EQ(image->stride[i] % 64, 0);
+        /* Converters read up to 64 bytes past a row. */
+        CHECK(lies_in(copy, image->plane[i]));
+        CHECK(lies_in(copy, image->plane[i] + (ptrdiff_t)frame->rows[i] * image->stride[i] + 63));
+    }
+}
+
+RP_TEST(a_kept_picture_is_a_copy_of_its_size)
+{
+    NEED_CLIPS();
+    rp_arena *store = new_store();
+    rp_decoder_cache *cache = new_cache(8);
+    for (int c = 0; c < clip_count; c++) {
+        rp_frame *frame = NULL;
+        if (decode_target(cache, &clips[c], 0, &frame, NULL) != RP_OK) {
+            continue; /* an open GOP */
+        }
+        rp_frame *copy = rp_frame_keep(frame, store);
+        check_copy(copy, frame);
+        size_t tight = (size_t)av_image_get_buffer_size(rp_frame_image(frame)->native_format,
+                                                        rp_frame_image(frame)->width,
+                                                        rp_frame_image(frame)->height, 64);
+        CHECK(rp_frame_bytes(copy) < tight + 64 + 4096);
+        rp_frame_unref(&frame);
+        rp_frame *again = rp_frame_keep(copy, store); /* a copy is counted */
+        CHECK(again == copy);
+        rp_frame_unref(&copy);
+        CHECK(hash_frame(again) == clips[c].hashes[0]);
+        rp_frame_unref(&again);
+    }
+    rp_decoder_cache_free(&cache);
+    rp_arena_close(&store);
+}
+
+/* The decoder goes on, another thread gives back, cache and store go: copies stay as they are, and
+ * their blocks are used again. */
+RP_TEST(kept_pictures_are_the_holders)
+{
+    NEED_CLIPS();
+    for (int c = RP_CODEC_AV1; c <= RP_CODEC_H264; c++) {
+        const struct clip *clip = clip_of((enum rp_codec)c, 0);
+        rp_arena *store = new_store();
+        rp_decoder_cache *cache = new_cache(1);
+        rp_frame *kept[8] = {NULL};
+        int n = clip->n < 8 ? (int)clip->n : 8;
+        for (int round = 0; round < 2; round++) {
+            for (int t = 0; t < n; t++) {
+                rp_frame *frame = NULL;
+                REQUIRE_OK(decode_target(cache, clip, t, &frame, NULL), NULL);
+                kept[t] = rp_frame_keep(frame, store);
+                rp_frame_unref(&frame);
+            }
+            CHECK_EQ(blocks_grown(store), n);
+            for (int t = 0; t < n && round == 0; t++) {
+                CHECK(hash_frame(kept[t]) == clip->hashes[t]);
+                rp_thread thread = {0};
+                CHECK_OK(rp_thread_start(&thread, "test", drop_frame, kept[t], NULL), NULL);
+                rp_thread_join(&thread);
+            }
+        }
+        rp_decoder_cache_free(&cache);
+        rp_arena_close(&store);
+        for (int t = 0; t < n; t++) {
+            CHECK(hash_frame(kept[t]) == clip->hashes[t]);
+            rp_frame_unref(&kept[t]);
+        }
+    }
+}
+
+/* Without allocating, unlike hash_frame. */
+static bool same_luma(const rp_frame *a, const rp_frame *b)
+{
+    const struct rp_image *x = rp_frame_image(a), *y = rp_frame_image(b);
+    for (int row = 0; row < x->height; row++) {
+        if (memcmp(x->plane[0] + row * x->stride[0], y->plane[0] + row * y->stride[0],
+                   (size_t)x->width) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void keep_with_faults(void *arg)
+{
+    rp_frame *frame = arg;
+    rp_arena *store = NULL;
+    if (rp_arena_new(1 << 20, false, &store, NULL) != RP_OK) {
+        return;
+    }
+    rp_frame *kept = rp_frame_keep(frame, store);
+    rp_arena_close(&store);
+    CHECK(kept == frame || kept->block != NULL);
+    CHECK(same_luma(kept, frame));
+    rp_frame_unref(&kept);
+}
+
+/* Without memory for a copy the decoder's own picture is kept. */
+RP_TEST(a_picture_is_kept_when_memory_is_short)
+{
+    NEED_CLIPS();
+    const struct clip *clip = clip_of(RP_CODEC_AV1, 0);
+    rp_decoder_cache *cache = new_cache(1);
+    rp_frame *frame = NULL;
+    REQUIRE_OK(decode_target(cache, clip, 0, &frame, NULL), NULL);
+    struct rp_fault fault = {.calls = RP_FAULT_MEMORY};
+    CHECK(rp_fault_sweep(fault, keep_with_faults, frame) >= 3);
+    rp_arena *store = new_store();
+    rp_fault_arm(&(struct rp_fault){.calls = RP_FAULT_MEMORY, .nth = 1, .onward = true});
+    rp_frame *kept = rp_frame_keep(frame, store);
+    CHECK(rp_fault_disarm());
+    CHECK(kept == frame);
+    rp_frame_unref(&kept);
+    CHECK(hash_frame(frame) == clip->hashes[0]);
+    rp_frame_unref(&frame);
+    rp_decoder_cache_free(&cache);
+    rp_arena_close(&store);
+}
+
 enum { PASSED = 2000 };
 
 struct passing {

@@ -245,3 +245,23 @@ RP_TEST(ends_at_once)
     CHECK_EQ(rp_http_judge_end(RP_HTTP_FORBIDDEN), RP_ROW_FATAL);
     CHECK_EQ(rp_http_judge_end(RP_HTTP_MALFORMED), RP_ROW_ODD);
 }
+
+RP_TEST(pages)
+{
+    struct rp_http_wish want = {.page = true, .size = -1, .limit = 10};
+    sound();
+    CHECK_EQ(judge(&want), RP_ROW_ODD); /* a range */
+    head.status = 200;
+    head.has_range = false;
+    CHECK_EQ(judge(&want), RP_ROW_GOOD);
+    head.content_length = -1;
+    CHECK_EQ(judge(&want), RP_ROW_GOOD);
+    head.content_length = 11;
+    CHECK_EQ(judge(&want), RP_ROW_FATAL);
+    head.content_length = 5;
+    head.links_lost = true;
+    CHECK_EQ(judge(&want), RP_ROW_ODD);
+    head.links_lost = false;
+    head.html = true;
+    CHECK_EQ(judge(&want), RP_ROW_ODD);
+}

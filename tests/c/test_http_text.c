@@ -171,3 +171,31 @@ RP_TEST(limits)
     CHECK_EQ(rp_http_head_line(&head, line, RP_HEAD_BYTES), RP_OK);
     CHECK_EQ(rp_http_head_line(&head, line, 1), RP_E_HTTP);
 }
+
+RP_TEST(what_hubs_and_buckets_say)
+{
+    read_head("X-Repo-Commit: c1\nX-Xet-Hash: \"e1\"\nX-Linked-ETag: \"a1\"\nDate: soon\n"
+              "X-Amz-Bucket-Region: eu-west-1\nX-Error-Code: GatedRepo\n");
+    CHECK_STR(head.repo_commit, "c1");
+    CHECK_STR(head.xet_hash, "e1");
+    CHECK_STR(head.linked_etag, "a1");
+    CHECK_STR(head.bucket_region, "eu-west-1");
+    CHECK_STR(head.error_code, "GatedRepo");
+    CHECK_STR(head.date_text, "soon");
+    read_head("X-Error-Code: a\x02"
+              "b\n");
+    CHECK_STR(head.error_code, "a?b");
+}
+
+RP_TEST(links)
+{
+    read_head("Link: </a>; rel=\"next\"\nlink: </b>\n");
+    CHECK_STR(head.link, "</a>; rel=\"next\", </b>");
+    char text[9000] = "Link: </a>\nLink: ";
+    memset(text + 17, 'x', sizeof(text) - 18);
+    read_head(text);
+    CHECK_STR(head.link, "</a>");
+    CHECK(head.links_lost);
+    read_head("");
+    CHECK(head.link[0] == '\0' && !head.links_lost);
+}

@@ -17,7 +17,7 @@ from pathlib import Path
 # headers, or one header)
 LAW = {
     "base": (None, ()),
-    "fetch": (("fetch.h", "http_client.h"), ("base",)),
+    "fetch": (("fetch.h", "http_client.h", "node_cache.h"), ("base",)),
     "demux": (("demux.h", "index_sidecar.h", "mp4_write.h"), ("base",)),
     "decode": (("decode.h",), ("base", "demux/demux.h")),
     "convert": (("convert.h",), ("base",)),

@@ -9,7 +9,7 @@
 Which request meets which fault is drawn from (seed, request, attempt), where a request is (path,
 range) and the attempt counts its repetitions: a run repeats however threads interleave. Faults are
 the functions of this module whose name begins with `fault_`; each gets the handler and returns True
-when it has answered. `redirects` maps paths to functions.
+when it has answered. `redirects` maps paths to functions of what they answer.
 """
 
 import contextlib
@@ -133,7 +133,7 @@ class FaultServer:
         self.calm()
         with self._lock:
             self.log, self._attempts = [], {}
-        self.redirects = {}  # path to function(server, seen) -> (status, headers)
+        self.redirects = {}  # path to f(server, seen) -> (status, headers[, body])
         self.latency_s, self.accept_ranges = 0.0, True
         self.files = dict(self._given)
         self.etags = {path: etag_of(data) for path, data in self._given.items()}
@@ -192,8 +192,8 @@ class Handler(BaseHTTPRequestHandler):
     def serve(self, seen):
         server = self.faults
         if self.name in server.redirects:
-            status, headers = server.redirects[self.name](server, seen)
-            self.answer(status, headers, b"")
+            status, headers, *body = server.redirects[self.name](server, seen)
+            self.answer(status, headers, body[0] if body else b"")
         elif self.name not in server.files:
             self.answer(404, {}, b"no such file\n")
         else:

@@ -58,7 +58,9 @@ def test_a_source_that_changes_after_the_plan_is_found(root):
 
 
 def test_a_copy_that_differs_is_no_result(root, monkeypatch):
-    """The disk gives back another byte than was written: nothing takes the old one's place."""
+    """The disk gives back another byte than was written: read back, it does not take the old one's
+    place; otherwise the first read of that picture says so.
+    """
     before, real = tree(root), Job._fill
 
     def concat(job, output, part):
@@ -66,27 +68,33 @@ def test_a_copy_that_differs_is_no_result(root, monkeypatch):
             return real(job, output, part)
         check = copies.check_joined
 
-        def worse(part, *rest):
+        def worse(part, *rest, **options):
             rows, _ = reelpool._core.video_samples(str(part))
             flip(part, int.from_bytes(rows[:8], "little") + 20)
-            return check(part, *rest)
+            return check(part, *rest, **options)
 
         monkeypatch.setattr("reelpool.convert.job.check_joined", worse)
         return real(job, output, part)
 
     monkeypatch.setattr(Job, "_fill", concat)
     with pytest.raises(StorageError, match="other bytes than were written"):
-        convert(Options(root=root, name=root.name))
+        convert(Options(root=root, name=root.name, validate="full"))
     assert tree(root) == before
+    out = root.with_name("out")
+    convert(Options(root=root, name=root.name, out=out, work_dir=root.with_name("work")))
+    report = verify.check(out)
+    assert {f.file for f in report.faults} == {
+        p.relative_to(out).as_posix() for p in out.rglob("*.mp4")
+    }
 
 
 def test_an_index_that_differs_is_no_result(root, monkeypatch):
     """A picture at another time."""
     real = copies.check_joined
 
-    def late(part, final, sources, planned, spans):
-        moved = [[[2 * start[0] + start[1], start[1]], end] for start, end in spans]
-        return real(part, final, sources, planned, moved)
+    def late(part, final, sources, planned, joined, read_back):
+        moved = [e | {"offset": (e["offset"][0] + 1, e["offset"][1])} for e in joined]
+        return real(part, final, sources, planned, moved, read_back)
 
     monkeypatch.setattr("reelpool.convert.job.check_joined", late)
     with pytest.raises(FormatError, match="index differs"):

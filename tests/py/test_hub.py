@@ -15,7 +15,7 @@ from hub_sets import FILES, hub_fixture, open_hub, same_items  # noqa: F401
 from hub_stand_in import files_of
 from reelpool import LeRobotDataset, LeRobotDatasetMetadata, Loader, StreamingLeRobotDataset
 from reelpool.__main__ import main
-from reelpool.errors import NotFoundError, UnsupportedMediaError
+from reelpool.errors import NotFoundError
 
 ROWS = [0, 47, 48, 100, 183]
 
@@ -157,16 +157,15 @@ def test_a_copy_without_all_metadata_is_completed(hub, tmp_path):
     assert same_items(open_hub(), open_demo(), ROWS)
 
 
-def test_byte_ranges_are_refused(hub):
-    with pytest.raises(UnsupportedMediaError, match="download_videos=True") as caught:
-        open_hub(download_videos=False)
-    assert caught.value.dataset == "o/n" and caught.value.file.endswith(".mp4")
-    with pytest.raises(UnsupportedMediaError, match=r"Use LeRobotDataset\('o/n'\)"):
-        StreamingLeRobotDataset("o/n", num_threads=1)
-    assert fetched(hub) == []
+def test_only_videos_stay_on_the_hub(hub):
+    dataset = open_hub(download_videos=False)
+    assert dataset.reads_ranges and fetched(hub) == [f for f in FILES if f.startswith("data/")]
+    stream = StreamingLeRobotDataset("o/n", num_threads=1)
+    assert not stream.streaming_from_local and fetched(hub, "mp4") == []
     open_hub()
     count = len(hub.log)
     stream = StreamingLeRobotDataset("o/n", seed=1, num_threads=1, return_uint8=True)
+    assert stream.streaming_from_local
     assert sorted(int(item["index"]) for item in stream) == list(range(STARTS[-1]))
     with Loader(open_hub(download_videos=False), 16, num_threads=1) as loader:
         assert sum(len(batch["index"]) for batch in loader) == STARTS[-1]

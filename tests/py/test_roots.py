@@ -110,14 +110,34 @@ def test_storage_options_are_checked(tmp_path):
             LeRobotDatasetMetadata("a/b", root, storage_options={"network_timeout": timeout})
 
 
-@pytest.mark.parametrize("root", ["hf://buckets/a/b", "s3://b/x", "https://h/x?token=abc"])
+@pytest.mark.parametrize("root", ["gs://b/x", "az://h/x?token=abc", "hf://datasets/a/b/folder"])
 def test_remote_roots_say_what_to_do(root):
     for arguments in ((root,), ("a/b", root)):
         with pytest.raises(UnsupportedMediaError, match="root=DIR") as caught:
             resolve_root(*arguments)
         assert "abc" not in str(caught.value)
-    with pytest.raises(UnsupportedMediaError):
-        resolve_root("a/b", repo_type="bucket")
+
+
+@pytest.mark.parametrize(
+    "root",
+    [
+        "https://h/x?token=abc",
+        "https://abc:abc@h/x",
+        "https://h/x#abc",
+        "https:///x",
+        "https://h/a b",
+        "https://h/../x",
+        "hf://buckets/a",
+        "hf://buckets/a/b/../c",
+        "hf://buckets/a/b?token=abc",
+    ],
+)
+def test_malformed_roots(root):
+    with pytest.raises(ValueError, match="use h") as caught:
+        resolve_root("a/b", root)
+    assert "abc" not in str(caught.value)
+    with pytest.raises(ValueError, match="have no revisions"):
+        resolve_root("a/b", "https://h/x", "v3.0")
 
 
 @pytest.mark.parametrize(

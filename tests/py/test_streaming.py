@@ -360,8 +360,8 @@ def test_data_files_in_another_place(tmp_path):
 
 
 def test_remote_sets_are_refused_as_by_the_map_style_class():
-    with pytest.raises(UnsupportedMediaError, match="remote"):
-        reelpool.StreamingLeRobotDataset("some/bucket", repo_type="bucket")
+    with pytest.raises(UnsupportedMediaError, match="root=DIR"):
+        reelpool.StreamingLeRobotDataset("gs://some/bucket")
 
 
 # -- what scripts written for other streaming datasets use --

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from reelpool.bench import suite, suite_cli
+from reelpool.bench import suite, suite_cli, suite_record
 from reelpool.bench.scenarios import DEMO
 from reelpool.cli import console
 
@@ -84,7 +84,7 @@ def test_the_cap_keeps_the_first_and_zero_keeps_all():
 
 def test_quantiles_are_of_the_gaps_after_the_warm_up():
     raw = {"arrivals": [5.0, 6.0, 6.1, 6.4], "sizes": [10, 10, 10, 10]}
-    found = suite.latency_quantiles(raw, 1)
+    found = suite_record.latency_quantiles(raw, 1)
     assert len(found) == 101
     assert found[0] == found[50] == pytest.approx(10.0)
     assert found[51] == found[100] == pytest.approx(30.0)
@@ -146,6 +146,7 @@ def test_a_map_style_scenario_with_workers(tmp_path):
     words = ("--scenario", "mmap_local_maxworkers", "--local_root", str(DATA), "--batch_size", "4")
     parts = ("--num_partitions", "2", "--partition_index", "1", "--impl", "reelpool")
     options = short(tmp_path, *words, *parts, "--num_workers", "1", "--video_decode_device", "cuda")
+    options += ["--min", "samples_per_s=0.001", "--max", "p99_sample_latency_ms=1e9"]
     assert suite_cli.dataloading(options) == console.OK
     found = check_record(
         tmp_path / "reelpool/mmap_local_maxworkers_bs4_w1_r0of1.json", DATALOADING_KEYS
@@ -161,10 +162,12 @@ def test_a_map_style_scenario_with_workers(tmp_path):
     assert "bs4" not in found["command"]
 
 
-def test_windows_of_the_streaming_class_with_a_worker(tmp_path):
+def test_windows_of_the_streaming_class_with_a_worker(tmp_path, capsys):
     words = f"--root {DATA} --repo_id demo --mode sarm --source bucket --batch_size 4".split()
     more = ("--impl", "reelpool", "--num_workers", "1", "--buffer_size", "7")
-    assert suite_cli.streaming(short(tmp_path, *words, *more)) == console.OK
+    options = short(tmp_path, *words, *more, "--max", "world_size=0.5")
+    assert suite_cli.streaming(options) == console.CHECK_FAILED  # results are written all the same
+    assert "MISSED: stream, reelpool: world_size = 1, above 0.5" in capsys.readouterr().out
     found = check_record(tmp_path / "reelpool/bucket_sarm_bs4_w1_cpu.json", STREAMING_KEYS)
     assert (found["source"], found["buffer_size"]) == ("bucket", 7)
     assert found["frames_measured"] == 5 * 4 * 8
@@ -183,7 +186,8 @@ def test_an_implementation_that_fails_leaves_its_reason(tmp_path, capsys):
     stale.write_text("{}")  # of an earlier run: it must not be taken for this one's
     options = short(tmp_path, *words, "--impl", "reelpool_loader", "--batch_size", "4000")
     assert suite_cli.dataloading(options) == console.CHECK_FAILED
-    assert "smaller than one batch" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "smaller than one batch" in said and "Traceback" not in said
     assert not stale.exists()
     failed = json.loads(stale.with_suffix(".failed.json").read_text())
     assert "smaller than one batch" in failed["failed"]
@@ -227,7 +231,34 @@ def test_bad_input_is_said_before_anything_is_measured(tmp_path, capsys):
     words = ("--scenario", "stream_hub", "--root", str(DATA))
     status, text = said(*words, "--out_dir", str(tmp_path / "file"))
     assert status == console.UNUSABLE
-    assert str(tmp_path / "file") in text
+    assert f"--out_dir {tmp_path}/file cannot be written" in text
+    for bound in ("p99_sample_latency_ms", "=3", "samples_per_s=nan"):
+        status, text = said(*words, "--max", bound)
+        assert status == console.USAGE
+        assert f"'{bound}' is not METRIC=VALUE" in text
+    status, text = said(*words, "--device", "tpu")
+    assert status == console.USAGE
+    assert "'tpu': use cpu, cuda or cuda:N" in text
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
+@pytest.mark.parametrize("option", ["--device", "--video_decode_device"])
+def test_a_device_that_is_not_here_is_said_at_once(tmp_path, capsys, option):
+    words = ("--root", str(DATA), "--repo_id", "demo", "--impl", "reelpool", option, "cuda:1")
+    assert suite_cli.streaming(short(tmp_path, *words)) == console.UNUSABLE
+    said = capsys.readouterr().err
+    assert f"{option} cuda:1: torch {torch.__version__}" in said
+    assert "finds no CUDA device" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_devices_are_counted_from_zero(monkeypatch):
+    plans = [SimpleNamespace(python="p", config={"device": "cuda:1", "video_decode_device": "cpu"})]
+    monkeypatch.setattr(suite, "_cuda_devices", lambda python: (2, "2.0"))
+    suite._check_devices(plans)
+    monkeypatch.setattr(suite, "_cuda_devices", lambda python: (1, "2.0"))
+    with pytest.raises(suite.SuiteUnusable, match=r"torch 2\.0 of p finds 1 CUDA device;"):
+        suite._check_devices(plans)
 
 
 def test_a_cancelled_job_says_so_and_leaves_no_process(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,17 +77,20 @@ class Merged:
             if g.missing
         ]
         out += [
-            f"FAILED: {f['scenario']}, {f['impl']}, rank {f.get('rank', 0)}: {_last(f['failed'])}"
+            f"FAILED: {f['scenario']}, {f['impl']}, rank {f.get('rank', 0)}: {why}"
             for f in self.failed
+            for why in last_words(f["failed"])[:1]
         ]
         return out + [f"UNREADABLE: {u}" for u in self.unreadable]
 
 
-def _last(text: str) -> str:
-    """The line of a traceback that says what happened."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if ("Error: " in line or "SystemExit" in line)]
-    return (errors or lines or ["no message"])[-1]
+def last_words(text: str) -> list[str]:
+    """What a traceback says at its end: the error and what follows it; without one, all."""
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()] or ["no message"]
+    for at in range(len(lines) - 1, -1, -1):
+        if re.match(r"\s*(\w+\.)*\w*(Error|Exception|Exit|Interrupt)\b", lines[at]):
+            return [lines[at].strip(), *lines[at + 1 :]]
+    return lines
 
 
 def read(folder: Path) -> Merged:

@@ -177,8 +177,10 @@ def _sbatch(words: list[str]) -> str:
         hint = ""
         if "partition" in done.stderr.lower():
             hint = "\n  sinfo lists the partitions: --partition NAME or $PARTITION"
-        elif "gres" in done.stderr.lower() or "configuration" in done.stderr.lower():
+        elif "gres" in done.stderr.lower() or "node configuration" in done.stderr.lower():
             hint = "\n  --gpus 0 asks for no GPU; --cpus and --mem fit the jobs to the nodes"
+        elif "config" in done.stderr.lower() or "controller" in done.stderr.lower():
+            hint = "\n  no cluster answers here: run on a login node, or with --dry_run"
         raise SubmitFailed(f"sbatch refused it: {done.stderr.strip()}{hint}")
     number = done.stdout.strip().split(";")[0]  # id;cluster
     if not number.isdigit():

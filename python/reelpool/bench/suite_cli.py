@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import errors
 from ..cli import console
-from . import slurm, suite, suite_options
+from . import merge, slurm, suite, suite_options, targets
 
 SHOWN = (
     "samples_per_s", "decoded_frames_per_s", "frames_per_s_node", "floor_ratio",
@@ -96,22 +96,31 @@ def streaming(argv: Sequence[str] | None = None) -> int:
 
 
 def _report(args: argparse.Namespace, plans: list[suite.Plan], command: str) -> int:
-    """Run, print; CHECK_FAILED if an implementation of ours gave no figures."""
+    """Run, print; CHECK_FAILED if an implementation of ours gave no figures or missed a target."""
     records = suite.run_plans(plans, args, command)
     lines = []
     for record in records:
         head = f"{record['scenario']}, {record['impl']}"
         if "failed" in record:
-            lines += [f"{head}: FAILED", *[f"  {x}" for x in record["failed"].splitlines()]]
+            lines += [f"{head}: FAILED", *[f"  {x}" for x in merge.last_words(record["failed"])]]
             continue
         lines.append(f"{head}: {record['samples_measured']} samples")
         lines += [f"  {k:<28}{_shown(record[k])}" for k in SHOWN]
+    missed = _missed(records, args)
+    lines += [f"MISSED: {m}" for m in missed]
     lines.append(f"written: {args.out_dir}/{{{','.join(p.impl for p in plans)}}}/")
     document = [{k: v for k, v in r.items() if k != "series"} for r in records]
     console.show(args, "\n".join(lines), document)
     failed = [r for r in records if "failed" in r]
     lost = any(r["impl"] != "lerobot" for r in failed) or len(failed) == len(records)
-    return console.CHECK_FAILED if lost else console.OK
+    return console.CHECK_FAILED if lost or missed else console.OK
+
+
+def _missed(records: list[dict], args: argparse.Namespace) -> list[str]:
+    """Targets that reelpool's implementations missed."""
+    own = [r for r in records if r["impl"] != "lerobot"]
+    named = [(f"{r['scenario']}, {r['impl']}", r) for r in own]
+    return targets.missed(named, args.minimum, args.maximum)
 
 
 def _shown(value: Any) -> str:

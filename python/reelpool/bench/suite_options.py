@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from . import targets
 
 ROBOCASA_REPO = "pepijn223/robocasa_pretrain_human300_v4"
 MOLMO_REPO = "allenai/MolmoAct2-BimanualYAM-Dataset"
@@ -67,6 +70,13 @@ def whole(low: int) -> Callable[[str], int]:
     return parse
 
 
+def device(text: str) -> str:
+    """A parser of "cpu", "cuda" and "cuda:N"."""
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
+        raise argparse.ArgumentTypeError(f"{text!r}: use cpu, cuda or cuda:N")
+    return text
+
+
 def per_scenario(text: str) -> dict[str, str]:
     """{scenario or "": value} of "VALUE" or "SCENARIO=VALUE,SCENARIO=VALUE"."""
     out: dict[str, str] = {}
@@ -102,8 +112,19 @@ def _common_options(parser: argparse.ArgumentParser, num_batches: int, out_dir: 
     add("--warmup_batches", type=whole(0), default=5, help="batches before the window (5)")
     add("--probe_samples", type=whole(0), default=100, help="samples read one by one (100)")
     add("--probe_warmup", type=whole(0), default=10, help="further ones before the clock (10)")
-    add("--device", help="where tensors are moved (default: cuda where there is one, else cpu)")
-    add("--video_decode_device", default="cpu", metavar="{cpu,cuda}", help="where video is decoded")
+    add(
+        "--device",
+        type=device,
+        metavar="{cpu,cuda,cuda:N}",
+        help="where tensors are moved (default: cuda where there is one, else cpu)",
+    )
+    add(
+        "--video_decode_device",
+        type=device,
+        default="cpu",
+        metavar="{cpu,cuda,cuda:N}",
+        help="where video is decoded",
+    )
     add(
         "--buffer_size",
         type=whole(1),
@@ -128,6 +149,7 @@ def _common_options(parser: argparse.ArgumentParser, num_batches: int, out_dir: 
         help="seconds per measurement of the bare decoder on local files; 0: none (1)",
     )
     add("--out_dir", type=Path, default=out_dir, help=f"for the results ({out_dir})")
+    targets.add_options(parser)
 
 
 def dataloading_options(parser: argparse.ArgumentParser) -> None:
@@ -223,6 +245,11 @@ def passed_on(args: argparse.Namespace, num_workers: int) -> list[str]:
     for action in parser._actions:
         value: Any = getattr(args, action.dest, None)
         if action.dest == "help" or value is None:
+            continue
+        if isinstance(value, list):  # of --min and --max
+            out += [
+                w for key, bound in value for w in (action.option_strings[0], f"{key}={bound:g}")
+            ]
             continue
         if action.dest == "num_workers":
             value = num_workers

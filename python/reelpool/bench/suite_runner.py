@@ -408,7 +408,7 @@ def counters(config: dict, dataset: Any, loader: Any) -> dict[str, Any]:
 
 
 def run(config: dict) -> dict[str, Any]:
-    """The whole scenario; `suite.figures` says what becomes of the fields."""
+    """The whole scenario; `suite_record.figures` says what becomes of the fields."""
     begun = time.perf_counter()
     config["device"] = config["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
     facts = facts_of(metadata_of(config))

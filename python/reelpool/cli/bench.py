@@ -8,18 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ..bench import targets
 from ..bench.suite_options import names
 from . import console
 
 MAX_SHEET_ROWS = 6
-
-
-def _target(text: str) -> tuple[str, float]:
-    name, _, value = text.partition("=")
-    try:
-        return name.strip(), float(value)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not METRIC=VALUE") from None
 
 
 def _count(low: int) -> Any:
@@ -113,16 +106,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="samples read one by one afterwards, without threads or workers (default: 100)",
     )
     add("--probe_warmup", type=_count(0), default=10, help="of those, before the clock starts")
-    for name, less in (("--min", "less"), ("--max", "more")):
-        add(
-            name,
-            dest={"--min": "minimum", "--max": "maximum"}[name],
-            type=_target,
-            action="append",
-            default=[],
-            metavar="METRIC=VALUE",
-            help=f"exit 1 if a reelpool case has {less}; may be repeated",
-        )
+    targets.add_options(parser)
     add("--out_dir", type=Path, help="for the results (default: bench_out; --merge: DIR)")
 
 
@@ -196,7 +180,7 @@ def _merge(args: argparse.Namespace) -> int:
     written = merge.write(merged, out, page, merge_page.chart(merged))
     own = [g for g in merged.groups if g.impl.startswith("reelpool")]
     named = [(f"{g.label}, {g.work}", g.figures) for g in own]
-    missed = _missed_by(named, args.minimum, args.maximum)
+    missed = targets.missed(named, args.minimum, args.maximum)
     if not named and (args.minimum or args.maximum):
         missed.append("no result of reelpool to hold against --min and --max")
     head, rows = merge_page.table_of(merged.groups, merge_page.COLUMNS[:6])
@@ -257,7 +241,9 @@ def _quality(args: argparse.Namespace) -> int:
         "epochs": args.repeat,
         "command": session.command_line(),
     }
-    missed = _missed_by([(r["order"], r) for r in records if r["ours"]], args.minimum, args.maximum)
+    missed = targets.missed(
+        [(r["order"], r) for r in records if r["ours"]], args.minimum, args.maximum
+    )
     head, rows = quality_plot.rows_of(records)
     out = args.out_dir or Path("bench_out")
     files = [out / f"quality.{kind}" for kind in ("json", "html", "svg")]
@@ -342,18 +328,4 @@ def missed_targets(
     """One line per reelpool case and target that was not reached or not measured."""
     own = [r for r in results if r.case.impl == "reelpool"]
     named = [(f"{r.case.label}, {r.case.what}", r.figures) for r in own]
-    return _missed_by(named, minimum, maximum or [])
-
-
-def _missed_by(
-    named: list[tuple[str, dict]], minimum: list[tuple[str, float]], maximum: list
-) -> list[str]:
-    missed = []
-    for bounds, sign, word in ((minimum, 1, "below"), (maximum, -1, "above")):
-        for key, bound in bounds:
-            for name, figures in named:
-                found = figures.get(key)
-                if not isinstance(found, (int, float)) or sign * (found - bound) < 0:
-                    shown = found if found is not None else "not measured"
-                    missed.append(f"{name}: {key} = {shown}, {word} {bound:g}")
-    return missed
+    return targets.missed(named, minimum, maximum or [])

@@ -52,7 +52,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="read and check everything, show the plan, write nothing",
     )
-    add("--max_workers", type=_count, metavar="N", help="threads per process (default: the CPUs)")
+    add(
+        "--max_workers",
+        type=_count,
+        metavar="N",
+        help="threads per process (default: the CPUs and one more; 1 with --orchestrate)",
+    )
     many = parser.add_argument_group("several processes or hosts")
     add = many.add_argument
     add("--orchestrate", action="store_true",
@@ -147,7 +152,8 @@ def _convert(args: argparse.Namespace, options: Options) -> Result:
 
     cpus = env.granted_cpus()
     processes = (args.num_workers or cpus) if args.orchestrate else 0
-    threads = args.max_workers or (1 if args.orchestrate else cpus)
+    # One more than the CPUs: some wait for the disk.
+    threads = args.max_workers or (1 if args.orchestrate else cpus + 1)
     bar = _Bar(args)
     try:
         return convert(options, threads, processes, bar.show)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import os
 from fractions import Fraction
@@ -12,49 +11,47 @@ from typing import Any
 import numpy as np
 
 from ..errors import FormatError, StorageError, make_error
-from .durable import file_digest
 
 _CLOSE_S = 1e-6  # pictures' times are exact; their seconds are rounded
 _SIZE, _FLAGS = 1, 3  # columns of the core's table of samples
 
 
-def video_digest(path: str) -> str:
-    """What tells a video's content from another: the CRC-32C of its header, and the SHA-256 of
-    those of its coded pictures. Reads all of the file. Raises what `sums.compute` does.
+def video_digest(path: str, header: int) -> str:
+    """What tells a version of a video from another without reading all of it: the CRC-32C of its
+    `moov`, which names the size and place of every coded picture, and when it was changed (ms).
+
+    `header`: that sum, as `video_info` gives it. Raises OSError.
     """
-    core: Any = importlib.import_module("reelpool._core")
-    header, values = core.parse_sums(core.video_sums(path, path))[3:]
-    return f"{header:08x}-{_digest(values)}"
-
-
-def _digest(values: bytes) -> str:
-    return hashlib.sha256(values).hexdigest()
+    return f"{header:08x}-{os.stat(path).st_mtime_ns // 1_000_000:x}"
 
 
 def check_joined(
-    part: Path, final: str, sources: list[str], planned: list[list], spans: list[list]
+    part: Path,
+    final: str,
+    sources: list[str],
+    planned: list[list],
+    joined: list[dict],
+    read_back: bool,
 ) -> bytes:
     """Compare a new video with its sources; its check sums, in the name of the file `final`.
 
-    `sources`: paths; `planned`: their [name, bytes, `video_digest`] at the time of the plan;
-    `spans`: [from, to] of each in the new file, seconds as (numerator, denominator). Every picture
-    must have its bytes (by CRC-32C), its size, order, key flag and time. Raises StorageError where
-    a source is another one than the plan's, or the disk gave other bytes; FormatError for the
-    index.
+    `sources`: paths; `planned`: their [name, bytes, `video_digest`]; `joined`: what
+    `concat_videos` says of each. Every picture must have its size, order, key flag and time; its
+    bytes have the check sum that was taken between reading and writing them. With `read_back` the
+    new file is read and its sums compared with those. Raises StorageError where a source is another
+    one than the plan's, or the disk gave other bytes; FormatError for the index.
     """
     core: Any = importlib.import_module("reelpool._core")
-    data = core.video_sums(os.fspath(part), final)
-    sums = core.parse_sums(data)[4]
     rows, order = _samples(core, os.fspath(part))
-    times = np.frombuffer(core.video_info(os.fspath(part))["times"], np.float64)
+    times = _times(core.video_info(os.fspath(part)))
     first = shown = 0
-    for path, (rel, _, digest), span in zip(sources, planned, spans):
+    for path, (rel, _, digest), entry in zip(sources, planned, joined):
+        info = core.video_info(path)
+        if video_digest(path, info["header"]) != digest:
+            raise changed(rel)
         theirs, theirs_order = _samples(core, path)
         end, shown_end = first + len(theirs), shown + len(theirs_order)
-        if _digest(sums[4 * first : 4 * end]) != digest.partition("-")[2]:
-            raise _other_bytes(path, rel, digest)
-        seconds = np.frombuffer(core.video_info(path)["times"], np.float64)
-        seconds = seconds + float(Fraction(*span[0]))
+        seconds = _times(info) + float(Fraction(*entry["offset"]) - Fraction(*entry["start"]))
         mine = times[shown:shown_end]
         same = (
             np.array_equal(rows[first:end, _SIZE], theirs[:, _SIZE])
@@ -70,7 +67,11 @@ def check_joined(
     if first != len(rows) or shown != len(order):
         text = f"{part.name}: it holds {len(rows)} pictures, its sources {first}"
         raise make_error(FormatError, text, file=part.name)
-    return data
+    sums = b"".join(entry["sums"] for entry in joined)
+    if read_back and core.parse_sums(core.video_sums(os.fspath(part), final))[4] != sums:
+        text = f"{final}: the disk gave back other bytes than were written\n  Check the disk"
+        raise make_error(StorageError, text, file=final)
+    return core.write_sums(os.fspath(part), final, sums)
 
 
 def _samples(core: Any, path: str) -> tuple[np.ndarray, np.ndarray]:
@@ -79,20 +80,11 @@ def _samples(core: Any, path: str) -> tuple[np.ndarray, np.ndarray]:
     return np.frombuffer(rows, np.int64).reshape(-1, 4), np.frombuffer(order, np.int64)
 
 
-def _other_bytes(path: str, rel: str, digest: str) -> StorageError:
-    if video_digest(path) != digest:
-        return changed(rel)
-    text = f"{rel}: the disk gave back other bytes than were written of it\n  Check the disk"
-    return make_error(StorageError, text, file=rel)
+def _times(info: dict) -> np.ndarray:
+    return np.frombuffer(info["times"], np.float64)
 
 
 def changed(rel: str) -> StorageError:
     """The error for an input that is not what it was when the plan was made."""
     text = f"{rel} has changed since the plan was made\n  Remove the work folder, start again"
     return make_error(StorageError, text, file=rel)
-
-
-def check_unchanged(rel: str, path: str, digest: str) -> None:
-    """Raise StorageError if a table is not the one of the plan. Reads all of it."""
-    if file_digest(path)[1] != digest:
-        raise changed(rel)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import FormatError, make_error
-from .copies import check_unchanged
+from .copies import changed
 from .source import Source
 
 
@@ -21,15 +21,23 @@ def write_data(source: Source, first: int, inputs: list[list], part: Path) -> No
     FormatError, StorageError, its cause (OSError).
     """
     schema = describe(source.schema, source.images)
-    with pq.ParquetWriter(part, schema, compression="snappy", use_dictionary=True) as writer:
+    few = [field.name for field in schema if _repeats(field.type)]
+    with pq.ParquetWriter(part, schema, compression="snappy", use_dictionary=few) as writer:
         for episode, (rel, _, digest) in enumerate(inputs, first):
             try:
-                check_unchanged(rel, source.locate(rel)[0], digest)
-                table = source.read_table(episode).replace_schema_metadata(schema.metadata)
+                file, _, found = source.open_table(episode)
+                if found != digest:
+                    raise changed(rel)
+                table = source.rows_of(file).replace_schema_metadata(schema.metadata)
             except pa.ArrowException as error:
                 text = f"{rel}: {error}"
                 raise make_error(FormatError, text, file=rel, episode=episode) from error
             writer.write_table(table, row_group_size=max(1, table.num_rows))
+
+
+def _repeats(kind: pa.DataType) -> bool:
+    """Whether a dictionary of its values may save bytes: one of measurements costs time only."""
+    return pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
 def describe(schema: pa.Schema, images: list[str] | tuple[str, ...] = ()) -> pa.Schema:

@@ -51,34 +51,42 @@ def sync(path: str | os.PathLike[str]) -> None:
         os.close(handle)
 
 
-def publish(part: Path, path: Path, named: bool = True) -> None:
+def publish(part: Path, path: Path, named: bool = True, synced: bool = False) -> None:
     """Give a finished file its name. Both must lie in one folder. Blocks until it is on disk;
     with `named` False its name may be lost with the power, never found on an unfinished file.
+    `synced`: its bytes are on the disk already.
     """
-    sync(part)
+    if not synced:
+        sync(part)
     os.replace(part, path)
     if named:
         sync(path.parent)
 
 
-def write_bytes(path: Path, data: bytes, named: bool = True) -> None:
-    """Make or replace a file in one step, `named` as in `publish`. Raises StorageError."""
+def write_bytes(path: Path, data: bytes, named: bool = True, synced: bool = False) -> None:
+    """Make or replace a file in one step, `named` and `synced` as in `publish`. Raises
+    StorageError.
+    """
     part = path.with_name(f"{path.name}.{os.getpid()}{PART}")
     with storing(path):
         try:
             with open(part, "wb") as stream:
                 stream.write(data)
-            publish(part, path, named)
+            publish(part, path, named, synced)
         except BaseException:
             part.unlink(missing_ok=True)
             raise
 
 
-def write_json(path: Path, document: Any, indent: int | None = None, named: bool = True) -> None:
-    """Make or replace a JSON file in one step, `named` as in `publish`. Raises StorageError."""
+def write_json(
+    path: Path, document: Any, indent: int | None = None, named: bool = True, synced: bool = False
+) -> None:
+    """Make or replace a JSON file in one step, `named` and `synced` as in `publish`. Raises
+    StorageError.
+    """
     separators = None if indent else (",", ":")
     text = json.dumps(document, indent=indent, separators=separators, ensure_ascii=False)
-    write_bytes(path, text.encode() + b"\n", named)
+    write_bytes(path, text.encode() + b"\n", named, synced)
 
 
 def read_json(path: Path) -> Any:
@@ -92,9 +100,9 @@ def read_json(path: Path) -> Any:
 def file_digest(path: str | os.PathLike[str]) -> tuple[int, str]:
     """(bytes, SHA-256 in hex) of a file. Works without the GIL for most of its time."""
     digest, size = hashlib.sha256(), 0
-    block = bytearray(_BLOCK)
-    view = memoryview(block)
     with open(path, "rb", buffering=0) as stream:
+        block = bytearray(min(_BLOCK, os.fstat(stream.fileno()).st_size + 1))
+        view = memoryview(block)
         while count := stream.readinto(block):
             digest.update(view[:count])
             size += count

@@ -27,6 +27,7 @@ from .work import LIFE_S, WorkFolder
 _POLL_S = 0.1  # at most: the wait for another worker's item grows with its duration
 _FIRST_POLL_S = 0.002
 _SYNCS = 8
+_TABLE_COST = 25
 _SPOT_EPISODES = 8  # whose first and last pictures a quick validation decodes
 SPARE_BYTES = 64 << 20  # for metadata and the file system's own
 
@@ -207,8 +208,8 @@ class Job:
         return plan.outputs_of(self._manifest or {})
 
     def write_steps(self) -> list[str]:
-        """Items of the second phase, the largest first: the last to end should be short."""
-        by_size = sorted(self.outputs(), key=lambda o: (-o.size, o.item))
+        """Items of the second phase, the longest first: the last to end should be short."""
+        by_size = sorted(self.outputs(), key=lambda o: (-o.size * _cost(o), o.item))
         return [output.item for output in by_size]
 
     def _check_space(self) -> None:
@@ -253,7 +254,8 @@ class Job:
                 if not part.exists():
                     return  # this worker's own lease ran out: another one has begun anew
                 record = {"size": part.stat().st_size, "spans": spans}
-                publish(part, path, named=False)  # `_finish` syncs the folders
+                # `_finish` syncs the folders; the core has synced a video.
+                publish(part, path, named=False, synced=output.camera is not None)
             except FileNotFoundError:
                 if part.exists():
                     raise
@@ -273,19 +275,21 @@ class Job:
             write_data(source, output.first, planned, part)
             return []
         core: Any = importlib.import_module("reelpool._core")
-        spans = core.concat_videos([os.fsencode(p) for p in paths], os.fsencode(part))
-        spans = [_span(span) for span in spans]
+        joined = core.concat_videos([os.fsencode(p) for p in paths], os.fsencode(part))
         final = os.path.join(os.path.realpath(self.options.target), output.path)
-        sums = check_joined(part, final, paths, planned, spans)
+        full = self.options.validate == "full"
+        sums = check_joined(part, final, paths, planned, joined, read_back=full)
         self._sums_of(output.item).write_bytes(sums)
-        return spans
+        return [_span(entry) for entry in joined]
 
     def _sums_of(self, item: str) -> Path:
         """Where a new video's check sums wait for it to be in its place."""
         return self.folder.state / f"{item}.sums"
 
     def work_through(self, items: list[str], step: Callable[[str], None]) -> None:
-        """Do items until all are done, here or elsewhere. Returns early when `stopped` is set."""
+        """Do items until all are done, here or elsewhere, or under way in another thread of this
+        process. Returns early when `stopped` is set.
+        """
         left, pause = list(items), _FIRST_POLL_S
         while left and not self.stopped.is_set():
             waiting = []
@@ -304,6 +308,8 @@ class Job:
                 waiting.append(item)
                 pause = _FIRST_POLL_S
             left = [item for item in waiting if not self.folder.is_done(item)]
+            if all(self.folder.holds(item) for item in left):
+                return
             if left:
                 if self.complete():  # another host finished and removed the work folder
                     return
@@ -408,6 +414,11 @@ class Job:
             for folder in (work, work.parent):
                 with contextlib.suppress(OSError):  # gone, or not empty: another dataset's plan
                     folder.rmdir()
+
+
+def _cost(output: plan.Output) -> int:
+    """Work per byte: tables are decoded and encoded, videos copied."""
+    return _TABLE_COST if output.camera is None else 1
 
 
 def _as_json(document: dict) -> dict:

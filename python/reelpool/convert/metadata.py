@@ -63,7 +63,7 @@ def new_info(source: Source, sizes: dict) -> dict:
 def new_stats(source: Source) -> dict | None:
     """Statistics of the whole set: pooled over episodes; of v2.0 as they are; None without any."""
     if source.stats_rows is not None:
-        pooled = metadata_v21.pooled_stats(source.files)
+        pooled = metadata_v21.pool(source.stats_rows)
         return {k: {n: v.tolist() for n, v in s.items()} for k, s in pooled.items()}
     if source.files.exists(STATS_FILE):
         return parse_json(source.files.read_bytes(STATS_FILE), STATS_FILE)

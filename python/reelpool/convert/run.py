@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import importlib
 import multiprocessing
 import os
 import signal
@@ -25,6 +26,14 @@ from .job import Job, Options, Outdated
 _POLL_S = 0.1
 _ATTEMPTS = 3  # phases are run again when inputs or outputs turn out to have changed meanwhile
 _PR_SET_PDEATHSIG = 1
+_LATE = (  # what every conversion loads at some time: before workers are forked
+    "reelpool._core",
+    "reelpool.metadata",
+    "reelpool.sums",
+    "reelpool.verify",
+    "reelpool.verify_meta",
+    "reelpool.verify_video",
+)
 
 Progress = Callable[[str, int, int], None]  # (phase, bytes done, bytes in all)
 
@@ -57,6 +66,8 @@ def convert(
     Returns when the v3.0 dataset is in place, whoever put it there. Raises FormatError naming every
     bad episode, StateError, StorageError, DatasetChangedError; finished files are kept then.
     """
+    for name in _LATE:
+        importlib.import_module(name)
     begun = time.monotonic()
     phases: dict[str, float] = {}
 
@@ -170,6 +181,7 @@ class _Pool:
         else:
             workers = _Threads(job, items, step, self._threads)
         try:
+            report(job.folder.done_items())
             while not workers.wait(_POLL_S):
                 report(job.folder.done_items())
         finally:

@@ -6,6 +6,7 @@ Nothing here writes. Faults of episodes are collected, so that one error names t
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
 import os
 from pathlib import Path
@@ -32,6 +33,7 @@ _META_FILES = (
     metadata_v21.EPISODE_STATS_FILE,
     STATS_FILE,
 )
+_WHOLE = 8 << 20  # bytes of a table that are read at once
 _SHOWN = 100  # episodes named in one error
 
 
@@ -195,11 +197,21 @@ class Source:
             raise make_error(FormatError, text, file=rel, dataset=self.name)
         return found
 
-    def read_table(self, episode: int) -> pa.Table:
-        """The episode's rows in the columns of `schema`, pictures embedded."""
-        path = self.locate(self.data_file(episode))[0]
-        table = pq.ParquetFile(path).read(use_threads=False).select(self.schema.names)
-        table = table.replace_schema_metadata().cast(self.schema)
+    def open_table(self, episode: int) -> tuple[pq.ParquetFile, int, str]:
+        """(the episode's table, its bytes, their SHA-256); a small file is read once."""
+        path, size = self.locate(self.data_file(episode))
+        if size > _WHOLE:
+            return pq.ParquetFile(path), *file_digest(path)
+        with open(path, "rb", buffering=0) as stream:
+            data = stream.read()
+        return pq.ParquetFile(pa.BufferReader(data)), len(data), hashlib.sha256(data).hexdigest()
+
+    def rows_of(self, file: pq.ParquetFile) -> pa.Table:
+        """All rows of an episode's table in the columns of `schema`, pictures embedded."""
+        table = file.read(use_threads=False).select(self.schema.names)
+        table = table.replace_schema_metadata()
+        if table.schema != self.schema:
+            table = table.cast(self.schema)
         for key in self.images:
             table = self._embedded(table, key)
         return table
@@ -237,9 +249,7 @@ class Source:
         """[bytes, SHA-256, size in memory] and the rows' timestamps."""
         rel = self.data_file(episode)
         try:
-            path = self.locate(rel)[0]
-            size, digest = file_digest(path)
-            file = pq.ParquetFile(path)
+            file, size, digest = self.open_table(episode)
             meta = file.metadata
             length = int(self.columns.length[episode])
             if meta.num_rows != length:
@@ -249,7 +259,7 @@ class Source:
                 odd = sorted(set(names) ^ set(self.schema.names))
                 raise _Fault(f"other columns than episode 0: {', '.join(odd)}")
             if file.schema_arrow.remove_metadata() != self.schema:
-                self.read_table(episode)  # other types: can they be cast?
+                self.rows_of(file)  # other types: can they be cast?
             stamps = self._check_numbers(file, episode)
             groups = (meta.row_group(i) for i in range(meta.num_row_groups))
             # What LeRobot counts when it fills files.
@@ -290,7 +300,7 @@ class Source:
         tolerance_s: float,
         faults: list[str],
     ) -> list:
-        """[bytes, digest of its content, signature, pictures]."""
+        """[bytes, `video_digest`, signature, pictures]."""
         core: Any = importlib.import_module("reelpool._core")
         rel = self.video_file(episode, camera)
         try:
@@ -303,7 +313,7 @@ class Source:
                 raise _Fault(f"pictures of {size_text}, meta/info.json says {list(shape)}")
             if stamps is not None:
                 _check_times(np.frombuffer(found["times"], np.float64), stamps, tolerance_s)
-            digest = video_digest(path)
+            digest = video_digest(path, found["header"])
         except (_Fault, ReelpoolError, OSError, MemoryError) as error:
             faults.append(f"{rel}: {_line(error)}")
             return []

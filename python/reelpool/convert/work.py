@@ -78,7 +78,11 @@ class WorkFolder:
 
     def done(self, item: str) -> Any:
         """The item's record, or None while it is not done."""
-        return read_json(self._done(item))
+        try:
+            return read_json(self._done(item))
+        except ValueError:  # its bytes were lost with the power
+            self.forget(item)
+            return None
 
     def is_done(self, item: str) -> bool:
         return self._done(item).exists()
@@ -93,9 +97,9 @@ class WorkFolder:
 
     def finish(self, item: str, record: Any) -> None:
         """Record that an item is done: its files are on disk already. A record that is lost with
-        the power means the work is done again.
+        the power means the work is done again, so nothing waits for it.
         """
-        write_json(self._done(item), record, named=False)
+        write_json(self._done(item), record, named=False, synced=True)
 
     def forget(self, item: str) -> None:
         """Make an item pending again: what it describes has changed."""
@@ -117,6 +121,11 @@ class WorkFolder:
             self.release(item)
             return False
         return True
+
+    def holds(self, item: str) -> bool:
+        """Whether a thread of this process has the lease, as far as it knows."""
+        with self._lock:
+            return self._lease(item) in self._held
 
     def _create(self, lease: Path) -> bool:
         try:

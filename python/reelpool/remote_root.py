@@ -1,0 +1,496 @@
+"""Datasets that stay where they are: metadata and Parquet files are copied whole, videos are named
+as URLs for the engine, which reads ranges of them.
+
+`RemoteRoot` is what `LocalRoot` is for a directory. One subclass per kind of source says where a
+file is and what is there; this module knows caches, copies and errors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import shutil
+import stat
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+from . import env
+from .errors import (
+    DatasetChangedError,
+    FormatError,
+    NotFoundError,
+    OfflineError,
+    ReelpoolError,
+    StorageError,
+    UnsupportedMediaError,
+    make_error,
+)
+from .remote_manifest import Entry, Manifest, folder_of, pin_of
+from .remote_options import Options, client_keywords
+from .roots import INFO_FILE, check_path
+
+if TYPE_CHECKING:
+    from ._core import HttpClient
+
+logger = logging.getLogger("reelpool")
+
+READ_AHEAD_BYTES = 256 << 20
+LEAST_FREE = 20 * 10**9  # bytes on the disk below which "auto" keeps nothing
+SHARE_OF_FREE = 4  # "auto" takes one part in so many
+AT_ONCE = 16
+LISTING_BYTES = 64 << 20
+
+_FAR = frozenset(
+    "9p afs autofs beegfs ceph cifs fuse.cephfs fuse.gcsfuse fuse.glusterfs fuse.juicefs fuse.s3fs "
+    "fuse.sshfs glusterfs gpfs lustre nfs nfs4 orangefs panfs pvfs2 smb3 smbfs wekafs".split()
+)
+
+T = TypeVar("T")
+
+
+class RemoteVideo(NamedTuple):
+    """A video file as the engine reads it: URL, bytes, the version that every answer must have
+    (neither: any, the same always), its name in the node's cache, and whether its server serves no
+    ranges.
+    """
+
+    url: str
+    size: int
+    etag: str | None
+    last_modified: str | None
+    key: str
+    whole: bool = False
+
+
+class RootUrl(str):
+    """A root's URL where a directory's path is expected: `root / "meta/info.json"`."""
+
+    __slots__ = ()
+
+    def __truediv__(self, rel: object) -> RootUrl:
+        return RootUrl(f"{self}/{rel}")
+
+    def is_absolute(self) -> bool:
+        """True."""
+        return True
+
+
+def cache_key(url: str, entry: Entry) -> str:
+    """The name of a file in the node's cache: by its content where that is known, so that copies of
+    it elsewhere are the same; else by place and version.
+    """
+    kind, _, text = entry.version.partition("-")
+    if kind in ("sha256", "xet") and text.isalnum() and text.islower() and len(text) == 64:
+        return f"{kind}-{text}"
+    if kind in ("sha256", "xet") and text.isdigit() and len(text) == 64:
+        return f"{kind}-{text}"
+    name = f"{url}\0{entry.version}\0{entry.size}"
+    return f"loc-{hashlib.sha256(name.encode()).hexdigest()}"
+
+
+def at_once(
+    function: Callable[[Any], T], items: Sequence[Any], close: Callable[[], Any], count: int
+) -> list[T]:
+    """`function` of each item, `count` at once. At the first error, or on Ctrl-C, `close()` ends
+    what is under way.
+    """
+    if len(items) < 2 or count < 2:
+        return [function(item) for item in items]
+    pool = ThreadPoolExecutor(min(count, len(items)), "reelpool-remote")
+    try:
+        futures = [pool.submit(function, item) for item in items]
+        waiting = set(futures)
+        while waiting:  # a wait without end would not see Ctrl-C on some systems
+            done, waiting = wait(waiting, 1.0, FIRST_EXCEPTION)
+            failed = next((f for f in futures if f in done and f.exception()), None)
+            if failed is not None:
+                failed.result()
+        return [future.result() for future in futures]
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        close()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+class ClientBox:
+    """An HTTP client, made at first use, and the root's way to it."""
+
+    def __init__(self, keywords: dict[str, Any]) -> None:
+        self._keywords = keywords
+        self._client: HttpClient | None = None
+        self._lock = threading.Lock()
+
+    def get(self) -> HttpClient:
+        """The client of this process."""
+        with self._lock:
+            if self._client is None:
+                from .engine import load_core
+
+                self._client = load_core().HttpClient(**self._keywords)
+            return self._client
+
+    def close(self) -> None:
+        """End its calls; the next use makes a new one."""
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+
+_boxes: weakref.WeakValueDictionary[Any, ClientBox] = weakref.WeakValueDictionary()
+
+
+class RemoteRoot:
+    """A dataset behind a URL. `url` is canonical and holds no secret; `path` says the same to
+    whoever joins file names to it. Nothing is asked before a method needs it.
+
+    A pickle holds no client, token or key. Methods raise NotFoundError, AuthError, OfflineError,
+    StorageError, RemoteError, RemoteTimeoutError, DatasetChangedError, FormatError.
+    """
+
+    immutable = False  # a pin is enough to know the files: a kept manifest is never out of date
+
+    def __init__(self, url: str, options: Options, pin: str | None = None) -> None:
+        self.url, self.options = url, options
+        self.path = RootUrl(url)
+        self._given_pin = pin
+        self._reset()
+
+    def _reset(self) -> None:
+        self._box: ClientBox | None = None
+        self._manifest = Manifest(self.url, self._given_pin)
+        self._copies: Any = None
+        self._lock, self._listing = threading.Lock(), threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        volatile = ("_box", "_manifest", "_copies", "_lock", "_listing", *self._secrets())
+        state = {k: v for k, v in self.__dict__.items() if k not in volatile}
+        state["_given_pin"] = self._manifest.pin
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(dict.fromkeys(self._secrets()), **state)
+        self._reset()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    # -- what subclasses say --
+
+    def _secrets(self) -> tuple[str, ...]:
+        """Attributes that no pickle holds; None there."""
+        return ()
+
+    def _file_url(self, rel: str) -> str:
+        """URL of a file."""
+        raise NotImplementedError
+
+    def _list(self, folder: str) -> dict[str, Entry]:
+        """What is below a folder; {} where it is not there."""
+        raise NotImplementedError
+
+    def _keywords(self) -> dict[str, Any]:
+        """Keywords of this root's HTTP client."""
+        return client_keywords(self.url, self.options)
+
+    def _shared(self) -> Any:
+        """What roots with the same client have in common; None: this one's own."""
+        return None
+
+    def fetch_command(self, missing: Sequence[str]) -> str:
+        """The command that copies the dataset to this machine."""
+        raise NotImplementedError
+
+    # -- the network --
+
+    def client(self) -> HttpClient:
+        """The HTTP client of this process, made at first use."""
+        with self._lock:
+            if self._box is None:
+                key = self._shared()
+                box = None if key is None else _boxes.get(key)
+                if box is None:
+                    keywords = self._keywords()
+                    keywords.setdefault("url_cache", _url_cache())
+                    box = ClientBox({k: v for k, v in keywords.items() if v is not None})
+                    if key is not None:
+                        _boxes[key] = box
+                self._box = box
+            return self._box.get()
+
+    def close(self) -> None:
+        """End the calls under way and close the connections; the next use opens new ones."""
+        if self._box is not None:
+            self._box.close()
+
+    def remote_options(self) -> dict[str, Any]:
+        """What the engine is told: cache_dir (None: no cache), cache_bytes, read_ahead_bytes,
+        max_connections (None: its own choice), offline.
+        """
+        place, size = node_cache(self.options.disk_cache)
+        return {
+            "cache_dir": place, "cache_bytes": size, "read_ahead_bytes": READ_AHEAD_BYTES,
+            "max_connections": self.options.max_connections, "offline": self.options.is_offline,
+        }  # fmt: skip
+
+    def need_online(self, missing: Sequence[str]) -> None:
+        """OfflineError if `missing` cannot be fetched because the network is switched off."""
+        if missing and self.options.is_offline:
+            what = f"{missing[0]} of {self.url} is"
+            if len(missing) > 1:
+                what = f"{len(missing)} files of {self.url} are ({missing[0]})"
+            raise make_error(
+                OfflineError,
+                f"{what} not on this machine, and the network is switched off (HF_HUB_OFFLINE, "
+                f"TRANSFORMERS_OFFLINE or storage_options)\n  Run: {self.fetch_command(missing)}",
+                dataset=self.url, file=missing[0],
+            )  # fmt: skip
+
+    # -- what is there --
+
+    def open(self, probe: str = INFO_FILE) -> RemoteRoot:
+        """Pin the root to what is in the folder of `probe` now. NotFoundError without that file."""
+        if self.options.is_offline:
+            if not self._manifest.load_latest():
+                self.need_online([probe])
+            return self
+        folder = folder_of(probe)
+        listed = self._list(folder)
+        if probe not in listed:
+            raise self.no_dataset(probe)
+        self._manifest.put({folder: listed})
+        self._manifest.pin_to(pin_of([listed]))
+        return self
+
+    def no_dataset(self, probe: str) -> BaseException:
+        """That there is no dataset below the URL."""
+        return make_error(
+            NotFoundError,
+            f"no dataset at {self.url}: {probe} is missing\n"
+            "  Check the URL: it names the folder that holds meta/, data/ and videos/",
+            dataset=self.url, file=probe,
+        )  # fmt: skip
+
+    def _listed(self, folder: str) -> dict[str, Entry]:
+        """The files of a folder, as kept or asked for."""
+        with self._listing:
+            found = self._manifest.folder(folder)
+            if found is None:
+                self._know([folder])
+                found = self._manifest.folder(folder) or {}
+            return found
+
+    def _know(self, folders: Iterable[str]) -> None:
+        """List those of some folders that were not listed yet."""
+        unknown = [name for name in folders if self._manifest.folder(name) is None]
+        if not unknown:
+            return
+        self.need_online([f"{name}/" for name in unknown])
+        found = at_once(self._list, unknown, self.close, AT_ONCE)
+        pinned = self._given_pin if "meta" in unknown and not self.immutable else None
+        if pinned is not None and pin_of([found[unknown.index("meta")]]) != pinned:
+            raise make_error(
+                DatasetChangedError,
+                f"{self.url} is not what it was when it was opened\n  Open the dataset again",
+                dataset=self.url, file=INFO_FILE,
+            )  # fmt: skip
+        self._manifest.put(dict(zip(unknown, found)))
+
+    def entry(self, rel: str) -> Entry:
+        """Size and version of a file. NotFoundError if there is none."""
+        check_path(rel, "file")
+        found = self._listed(folder_of(rel)).get(rel)
+        if found is None:
+            raise make_error(
+                NotFoundError, f"{rel} is missing in {self.url}", dataset=self.url, file=rel
+            )
+        return found
+
+    def files_in(self, folder: str) -> list[str]:
+        """The files below a folder, sorted."""
+        below = folder.rstrip("/") + "/"
+        return sorted(rel for rel in self._listed(folder_of(below)) if rel.startswith(below))
+
+    def video(self, rel: str) -> RemoteVideo | str:
+        """A video file: on this machine (its path), or where it is. As `entry`."""
+        entry, url = self.entry(rel), self._file_url(rel)
+        return RemoteVideo(
+            url, entry.size, entry.etag, entry.last_modified, cache_key(url, entry),
+            not entry.ranges,
+        )  # fmt: skip
+
+    # -- whole files --
+
+    def resolve(self, rel: str) -> str:
+        """The path of a copy of the file `rel` on this machine, fetched if need be."""
+        entry = self.entry(rel)
+        files = self._files()
+        try:
+            copy = files.copy_of(rel, entry)
+            if copy is None:
+                self.need_online([rel])
+                copy = files.fetch(rel, entry)
+            return str(copy)
+        except ReelpoolError as error:
+            if error.dataset is None:
+                error.dataset = self.url
+            raise
+
+    def _files(self) -> Any:
+        with self._lock:
+            if self._copies is None:
+                from .remote_files import RemoteFiles
+
+                self._copies = RemoteFiles(
+                    self.url, client=self.client, close=self.close, url_of=self._file_url
+                )
+            return self._copies
+
+    def exists(self, rel: str) -> bool:
+        """True if there is such a file."""
+        try:
+            self.entry(rel)
+        except NotFoundError:
+            return False
+        return True
+
+    def read_bytes(self, rel: str, limit: int | None = None) -> bytes:
+        """The whole file. FormatError above `limit` bytes, else as `resolve`."""
+        if limit is not None and self.entry(rel).size > limit:
+            raise make_error(FormatError, f"{rel} is larger than {limit} bytes", file=rel)
+        path = self.resolve(rel)
+        try:
+            with open(path, "rb") as stream:
+                return stream.read()
+        except OSError as error:
+            raise make_error(
+                StorageError, f"{path}: {error.strerror}", file=rel, status=error.errno
+            ) from error
+
+    # -- before the first sample --
+
+    def prepare(self, data: Sequence[str], videos: Sequence[str]) -> None:
+        """Copy Parquet files and look for video files; NotFoundError names one that is missing.
+
+        UnsupportedMediaError if data/ is larger than may be copied.
+        """
+        self._know(dict.fromkeys(folder_of(rel) for rel in [*data, *videos]))
+        for rel in videos:
+            self.entry(rel)
+        missing = self._missing(data)
+        self.need_online(missing)
+        check_amount(self.url, sum(self.entry(rel).size for rel in missing), self.options)
+        count = min(AT_ONCE, self.options.max_connections or AT_ONCE)
+        at_once(self.resolve, missing, self.close, count)
+        if self.options.is_offline:
+            check_kept(self, videos)
+
+    def _missing(self, rels: Sequence[str]) -> list[str]:
+        return [rel for rel in rels if self._files().copy_of(rel, self.entry(rel)) is None]
+
+
+def check_amount(url: str, size: int, options: Options) -> None:
+    """UnsupportedMediaError if so many bytes of data/ may not be copied."""
+    if size > options.data_download_limit:
+        raise make_error(
+            UnsupportedMediaError,
+            f"{url}: the Parquet files in data/ that are wanted have {size} bytes, more than the "
+            f"{options.data_download_limit} that are copied\n  Raise "
+            "storage_options={'data_download_limit': bytes}, or choose fewer episodes=",
+            dataset=url, file="data/",
+        )  # fmt: skip
+
+
+def check_kept(root: RemoteRoot, videos: Iterable[str]) -> None:
+    """OfflineError for video files of which the node's cache has nothing."""
+    kept = kept_keys(root.options.disk_cache)
+    found = [(rel, root.video(rel)) for rel in videos]
+    root.need_online([r for r, v in found if isinstance(v, RemoteVideo) and v.key not in kept])
+
+
+def kept_keys(disk_cache: int | str) -> set[str]:
+    """Names of the files of which the node's cache holds something."""
+    place, _ = node_cache(disk_cache)
+    if place is None:
+        return set()
+    return {path.name for path in Path(place).glob("**/*-*") if path.is_dir()}
+
+
+def _url_cache() -> str | None:
+    """The folder in which the node's processes share signed URLs, once the core knows it."""
+    from .engine import load_core
+
+    if "url_cache" not in (load_core().HttpClient.__doc__ or ""):
+        return None
+    return str(env.cache_dir() / "url")
+
+
+# -- the node's cache of ranges --
+
+
+def node_cache(disk_cache: int | str) -> tuple[str | None, int]:
+    """(folder, most bytes) of the cache of ranges; (None, 0) for none.
+
+    "auto": none on a file system of the network or with less than 20 GB free, else a quarter of
+    what is free.
+    """
+    if disk_cache == 0:
+        return None, 0
+    place = env.cache_dir() / "obj"
+    if disk_cache != "auto":
+        return str(place), int(disk_cache)
+    there = _nearest(place)
+    if there is None or file_system(there) in _FAR:
+        return None, 0
+    try:
+        free = shutil.disk_usage(there).free
+    except OSError:
+        return None, 0
+    return (str(place), free // SHARE_OF_FREE) if free >= LEAST_FREE else (None, 0)
+
+
+def _nearest(place: Path) -> Path | None:
+    """The folder, or the one that it would be made in."""
+    place = Path(os.path.abspath(place))
+    for folder in (place, *place.parents):
+        try:
+            if stat.S_ISDIR(folder.stat().st_mode):
+                return folder
+        except OSError:
+            continue  # made later
+    return None
+
+
+def file_system(folder: Path, mounts: str = "/proc/self/mountinfo") -> str:
+    """The type of the file system that a folder lies on; "" where the system does not tell."""
+    real = os.path.realpath(folder)
+    try:
+        lines = Path(mounts).read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return ""  # no Linux
+    best, kind = -1, ""
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        fields = left.split()
+        if len(fields) < 5 or not right:
+            continue
+        point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), fields[4])
+        inside = real == point or real.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= best:
+            best, kind = len(point), right.split()[0]
+    return kind
+
+
+def origin_of(url: str) -> str:
+    """Scheme, host and port of a URL."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"

@@ -1,0 +1,188 @@
+"""A dataset of the Hugging Face Hub at one commit: what is here is read here, of the other video
+files ranges are read from the Hub."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from . import env
+from .errors import FormatError, NotFoundError, make_error
+from .remote_manifest import Entry, folder_of, make_entry
+from .remote_options import client_keywords
+from .remote_root import (
+    RemoteRoot,
+    RemoteVideo,
+    cache_key,
+    check_amount,
+    check_kept,
+    origin_of,
+)
+from .roots import LocalRoot, check_path
+
+if TYPE_CHECKING:
+    from .hub import Hub
+
+
+def entries_of(listed: Sequence[Any], where: str) -> dict[str, Entry]:
+    """{path: Entry} of files that huggingface_hub lists, folders left out. FormatError for an entry
+    without size.
+    """
+    found = {}
+    for item in listed:
+        if not hasattr(item, "size"):
+            continue  # a folder
+        lfs, xet = getattr(item, "lfs", None), getattr(item, "xet_hash", None)
+        size, version = item.size, f"git-{getattr(item, 'blob_id', '')}"
+        if lfs is not None:
+            size, version = lfs.size, f"sha256-{lfs.sha256}"
+        elif xet:
+            version = f"xet-{xet}"
+        entry = make_entry(size, version)
+        if entry is None:
+            raise make_error(FormatError, f"{where} lists {item.path[:200]!r} without a size")
+        found[check_path(item.path, where)] = entry
+    return found
+
+
+def api_client_keywords(url: str, hub: Hub) -> dict[str, Any]:
+    """Keywords of an HTTP client for files behind the Hub's API."""
+    keywords = client_keywords(url, hub.options)
+    token = hub.token()
+    if token is not None:
+        keywords |= {"token": token, "token_origin": origin_of(hub.endpoint)}
+    return keywords
+
+
+class HubRoot(LocalRoot, RemoteRoot):
+    """`folder` holds the metadata and what else was downloaded of `commit`; video files that it
+    lacks are looked for in other copies of the commit, then named by URL.
+    """
+
+    immutable = True
+
+    def __init__(self, hub: Hub, commit: str, folder: Path) -> None:
+        self.repo_id, self.commit = hub.repo_id, commit
+        self.endpoint = hub.endpoint
+        self._hub: Hub | None = hub
+        self._token_wanted = hub.token_wanted
+        url = f"{hub.endpoint}/datasets/{hub.repo_id}/resolve/{commit}"
+        RemoteRoot.__init__(self, url, hub.options, commit)
+        LocalRoot.__init__(self, folder)
+
+    def _secrets(self) -> tuple[str, ...]:
+        return ("_hub",)
+
+    @property
+    def hub(self) -> Hub:
+        """The Hub as it is asked here: in another process with that process's own token."""
+        if self._hub is None:
+            from .hub import Hub
+
+            self._hub = Hub(self.repo_id, self.commit, None, self._token_wanted, self.options)
+        return self._hub
+
+    def move(self, folder: Path) -> HubRoot:
+        """The same with another folder."""
+        return HubRoot(self.hub, self.commit, folder)
+
+    # -- the network --
+
+    def _keywords(self) -> dict[str, Any]:
+        return api_client_keywords(self.url, self.hub)
+
+    def _shared(self) -> Any:
+        return ("hub", self.endpoint, self.hub.token(), self.options, *env.proxies().items())
+
+    def need_online(self, missing: Sequence[str]) -> None:
+        """OfflineError if `missing` cannot be fetched because the network is switched off."""
+        self.hub.need_online(missing)
+
+    # -- what is there --
+
+    def _file_url(self, rel: str) -> str:
+        return f"{self.url}/{quote(rel)}"
+
+    def _list(self, folder: str) -> dict[str, Entry]:
+        return entries_of(self.hub.tree(self.commit, folder), "the Hub")
+
+    def entry(self, rel: str) -> Entry:
+        """Size and version of a file. NotFoundError if the commit has none such."""
+        check_path(rel, "file")
+        found = self._listed(folder_of(rel)).get(rel)
+        if found is None:
+            raise make_error(
+                NotFoundError,
+                f"{self.endpoint}, datasets/{self.repo_id}: commit {self.commit[:12]} has no "
+                f"{rel}\n  Check the dataset; episodes= leaves episodes out",
+                dataset=self.repo_id, revision=self.commit, file=rel,
+            )  # fmt: skip
+        return found
+
+    def video(self, rel: str) -> RemoteVideo | str:
+        """A video file: on this machine (its path), or where it is. As `entry`."""
+        try:
+            return self.resolve(rel)
+        except NotFoundError:
+            entry = self.entry(rel)
+        copy = self._copy(rel, entry.size)
+        if copy is not None:
+            return copy
+        url = self._file_url(rel)
+        etag = entry.etag if entry.version.startswith("sha256-") else None  # the commit is enough
+        return RemoteVideo(url, entry.size, etag, None, cache_key(url, entry))
+
+    def _copy(self, rel: str, size: int) -> str | None:
+        """A copy of the file elsewhere on this machine: regular, of that size, inside its cache."""
+        home, name = env.hf_lerobot_home(), "datasets--" + self.repo_id.replace("/", "--")
+        own = home / self.repo_id
+        bases = [(own, own)]
+        for cache in (home / "hub", env.hf_hub_cache()):
+            bases.append((cache / name / "snapshots" / self.commit, cache / name))
+        for base, inside in bases:
+            real = os.path.realpath(base / rel)
+            within = os.path.realpath(inside).rstrip("/") + "/"
+            try:
+                found = os.stat(real, follow_symlinks=False)
+            except OSError:
+                continue  # not there
+            fits = stat.S_ISREG(found.st_mode) and found.st_size == size
+            if fits and real.startswith(within) and not real.endswith(".incomplete"):
+                return real
+        return None
+
+    def download(self, wanted: Sequence[str], whole: bool = False, again: bool = False) -> None:
+        """Download those of `wanted` that are not here, and may move to the place of downloads.
+
+        whole: `wanted` is all there is; again: ask for those that are here, too.
+        """
+        missing = [rel for rel in wanted if again or not (self.path / rel).exists()]
+        if not missing:
+            return
+        hub = self.hub
+        hub.need_online(missing)
+        ours = os.path.realpath(hub.cache) + "/"
+        if hub.folder is None and not self.real.startswith(ours):  # not to be written
+            LocalRoot.__init__(self, hub.metadata(self.commit)[0])
+        hub.files(self.commit, wanted, self.path, whole, again)
+
+    def prepare(self, data: Sequence[str], videos: Sequence[str]) -> None:
+        """Download the Parquet files, list the videos that are not here. NotFoundError names one
+        that the commit has not, UnsupportedMediaError says that data/ is too large.
+        """
+        missing = [rel for rel in data if not (self.path / rel).exists()]
+        self.hub.need_online(missing)
+        if missing:
+            size = sum(self.entry(rel).size for rel in missing)
+            check_amount(f"{self.endpoint}/datasets/{self.repo_id}", size, self.options)
+            self.download(data)
+        absent = [rel for rel in videos if not self.exists(rel)]
+        self._know(dict.fromkeys(map(folder_of, absent)))
+        for rel in absent:
+            self.entry(rel)
+        if self.options.is_offline:
+            check_kept(self, absent)

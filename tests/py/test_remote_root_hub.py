@@ -1,0 +1,169 @@
+"""Datasets of the Hub whose videos stay there: which files are named how, what is asked how often,
+which copies win, what a pickle knows."""
+
+import pickle
+import shutil
+
+import pytest
+from demo_sets import FRONT, ROOT
+from hub_sets import CANARY, FILES, hub_fixture, open_hub  # noqa: F401
+from hub_stand_in import files_of
+from reelpool import LeRobotDatasetMetadata, StreamingLeRobotDataset
+from reelpool.errors import (
+    AuthError,
+    NotFoundError,
+    OfflineError,
+    RemoteError,
+    UnsupportedMediaError,
+)
+from reelpool.remote_root import RemoteVideo
+
+VIDEOS = [rel for rel in FILES if rel.startswith("videos/")]
+DATA = [rel for rel in FILES if rel.startswith("data/")]
+
+
+def ranges(dataset, rel):
+    """A video file as the engine would read it, in pieces."""
+    files = dataset.meta._files
+    video = files.video(rel)
+    assert isinstance(video, RemoteVideo)
+    assert files.client().size(video.url)["size"] == video.size
+    half = video.size // 2
+    return b"".join(
+        files.client().read(video.url, at, n, video.size, video.etag, video.last_modified)
+        for at, n in ((0, half), (half, video.size - half))
+    )
+
+
+def test_urls_sizes_and_keys(hub):
+    dataset = open_hub(download_videos=False)
+    blobs, sha = files_of(ROOT), dataset.revision
+    for rel in VIDEOS:
+        video = dataset.meta._files.video(rel)
+        size, _, digest = blobs[rel].facts()
+        assert video.url == f"{hub.endpoint}/datasets/o/n/resolve/{sha}/{rel}"
+        assert (video.size, video.etag, video.key) == (size, digest, f"sha256-{digest}")
+        assert (video.last_modified, video.whole) == (None, False)
+        assert ranges(dataset, rel) == blobs[rel].data()
+    assert not hub.leaks and not hub.requests("HEAD .*mp4")
+    trees = hub.requests("tree/.*/videos")
+    assert len({line.split("/tree/")[1] for line in trees}) == 2  # a call per camera
+
+
+def test_a_second_start_asks_nothing(hub):
+    first = open_hub(download_videos=False)
+    before = len(hub.log)
+    second = open_hub(download_videos=False)
+    stream = StreamingLeRobotDataset("o/n", num_threads=1)
+    found = [[d.meta._files.video(rel) for rel in VIDEOS] for d in (first, second, stream)]
+    assert found[0] == found[1] == found[2] and len(hub.log) == before
+
+
+def test_copies_win(hub, tmp_path):
+    dataset = open_hub(download_videos=False)
+    files, sha = dataset.meta._files, dataset.revision
+    one, two, three, four = VIDEOS
+
+    def put(base, rel, source=None):
+        (base / rel).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / (source or rel), base / rel)
+        return str(base / rel)
+
+    cache = tmp_path / "hub/datasets--o--n"
+    blob = put(cache / "blobs", "b", one)
+    (cache / "snapshots" / sha / one).parent.mkdir(parents=True)
+    (cache / "snapshots" / sha / one).symlink_to(blob)
+    assert files.video(one) == blob
+    own = put(tmp_path / "lerobot/o/n", two)
+    assert files.video(two) == own
+    put(tmp_path / "lerobot/o/n", three, four)  # of another size
+    assert isinstance(files.video(three), RemoteVideo)
+    outside = put(tmp_path / "elsewhere", four)
+    link = tmp_path / "lerobot/o/n" / four
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(outside)
+    assert isinstance(files.video(four), RemoteVideo)
+    shutil.copytree(ROOT, tmp_path / "mine")
+    assert not open_hub(root=tmp_path / "mine", download_videos=False).reads_ranges
+
+
+def test_only_what_is_selected_is_needed(hub):
+    repo = hub.repos["o/n"]
+    files = dict(repo.commits[repo.branches["main"]])
+    gone = next(rel for rel in VIDEOS if FRONT not in rel)
+    del files[gone]
+    repo.tags["v3.0"] = repo.commit(files)
+    assert open_hub(download_videos=False, cameras=[FRONT]).reads_ranges
+    with pytest.raises(NotFoundError, match="episodes= leaves episodes out") as caught:
+        open_hub(download_videos=False)
+    assert caught.value.file == gone and caught.value.dataset == "o/n"
+
+
+def test_data_files_from_elsewhere(hub, tmp_path):
+    shutil.copytree(ROOT / "meta", tmp_path / "local/meta")
+    stream = StreamingLeRobotDataset(
+        "x/y", tmp_path / "local", num_threads=1, data_files_root="hf://datasets/o/n"
+    )
+    assert isinstance(stream.meta._files.video(VIDEOS[0]), RemoteVideo)
+    assert len(hub.requests("HEAD api .*/resolve/.*/data/")) == len(DATA)
+    assert ranges(stream, VIDEOS[0]) == (ROOT / VIDEOS[0]).read_bytes()
+
+
+def test_data_that_is_too_large(hub):
+    limit = sum((ROOT / rel).stat().st_size for rel in DATA) - 1
+    with pytest.raises(UnsupportedMediaError, match="data_download_limit") as caught:
+        open_hub(download_videos=False, storage_options={"data_download_limit": limit})
+    assert str(limit) in str(caught.value) and not hub.requests("HEAD api .*/resolve/.*/data/")
+    first = open_hub(
+        download_videos=False, storage_options={"data_download_limit": limit}, episodes=[0]
+    )
+    assert len(hub.requests("HEAD api .*/resolve/.*/data/")) == 1 and first.reads_ranges
+
+
+def test_offline(hub, monkeypatch):
+    sha = open_hub(download_videos=False).revision
+    before = len(hub.log)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(OfflineError, match="hf download --repo-type dataset") as caught:
+        open_hub(download_videos=False)  # known, but neither here nor in the node's cache
+    assert caught.value.file == VIDEOS[0] and len(hub.log) == before
+    assert LeRobotDatasetMetadata("o/n").revision == sha
+    with pytest.raises(OfflineError):
+        open_hub(download_videos=False, storage_options={"offline": True})
+    assert len(hub.log) == before
+
+
+def test_pickles_hold_no_token(hub):
+    hub.add("o/p", ROOT, private=True, readers={CANARY})
+    dataset = open_hub("o/p", revision="main", download_videos=False, token=CANARY)
+    rel = VIDEOS[0]
+    assert ranges(dataset, rel) == (ROOT / rel).read_bytes() and not hub.leaks
+    data = pickle.dumps(dataset)
+    assert CANARY.encode() not in data and len(data) < 65536
+    assert CANARY not in repr(dataset.meta._files) + repr(vars(dataset.meta._files))
+    before = len(hub.log)
+    copy = pickle.loads(data)
+    assert copy.meta._files.video(rel) == dataset.meta._files.video(rel)
+    assert len(copy) == len(dataset) and len(hub.log) == before
+    with pytest.raises((AuthError, RemoteError)) as caught:
+        copy.meta._files.client().read(copy.meta._files.video(rel).url, 0, 10)
+    assert CANARY not in str(caught.value)
+
+
+def test_token_of_the_other_process(hub, monkeypatch):
+    hub.add("o/p", ROOT, private=True, readers={CANARY})
+    dataset = open_hub("o/p", revision="main", download_videos=False, token=CANARY)
+    data = pickle.dumps(dataset)
+    monkeypatch.setenv("HF_TOKEN", CANARY)
+    rel = VIDEOS[0]
+    assert ranges(pickle.loads(data), rel) == (ROOT / rel).read_bytes() and not hub.leaks
+
+
+def test_one_client_for_datasets_of_one_hub(hub):
+    hub.add("o/m", ROOT)
+    one = open_hub(download_videos=False)
+    other = open_hub("o/m", revision="main", download_videos=False)
+    foreign = open_hub(download_videos=False, storage_options={"network_timeout": 5})
+    assert one.meta._files.client() is other.meta._files.client()
+    assert one.meta._files.client() is not foreign.meta._files.client()
+    assert one.meta._files.video(VIDEOS[0]).key == other.meta._files.video(VIDEOS[0]).key
