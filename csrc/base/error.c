@@ -91,6 +91,7 @@ const char *rp_status_name(rp_status code)
     case RP_E_CUDA: return "CUDA";
     case RP_E_STALLED: return "STALLED";
     case RP_E_CLOSED: return "CLOSED";
+    case RP_E_OFFLINE: return "OFFLINE";
     }
     return "UNKNOWN";
 }

@@ -31,7 +31,8 @@ typedef enum rp_status {
     RP_E_DECODE = -12,
     RP_E_CUDA = -13,
     RP_E_STALLED = -14,
-    RP_E_CLOSED = -15
+    RP_E_CLOSED = -15,
+    RP_E_OFFLINE = -16
 } rp_status;
 
 #define RP_CHECKED                 __attribute__((warn_unused_result))

@@ -22,9 +22,9 @@ RP_CHECKED rp_status rp_files_new(const char *const *paths, int n, int max_open,
 /* A file behind http or https; http.url NULL: the file is local. */
 struct rp_remote_file {
     struct rp_http_file http;
-    rp_http_client *client;
-    rp_node_cache *cache; /* NULL: none */
-    const char *key;      /* its name there */
+    rp_http_client *client; /* NULL: the network is switched off */
+    rp_node_cache *cache;   /* NULL: none */
+    const char *key;        /* its name there */
 };
 
 /* What reads of remote files came to. Bytes. */
@@ -36,8 +36,8 @@ struct rp_remote_stats {
 /* Register files of which some are remote. As rp_files_new; remote[n] (may be NULL) and all it
  * points to are borrowed until the end. For remote files the path is what messages say, rp_files_size and
  * rp_files_read block on the network and have the errors of rp_http_read as well,
- * RP_E_UNSUPPORTED for a file of more than 64 MiB of a server without ranges, and RP_E_CLOSED after
- * rp_files_interrupt. */
+ * RP_E_UNSUPPORTED for a file of more than 64 MiB of a server without ranges, RP_E_OFFLINE, and
+ * RP_E_CLOSED after rp_files_interrupt. */
 RP_CHECKED rp_status rp_files_new_remote(const char *const *paths, int n, int max_open,
                                          const struct rp_remote_file *remote, rp_files **out,
                                          struct rp_error *err);

@@ -19,10 +19,19 @@ static struct rp_http_file pinned(const struct rp_remote_read *read)
     return file;
 }
 
+static rp_status check_online(const struct rp_remote_read *read, struct rp_error *err)
+{
+    if (read->file->client == NULL) {
+        RP_FAIL(err, RP_E_OFFLINE, "the network is switched off, and these bytes are not here");
+    }
+    return RP_OK;
+}
+
 rp_status rp_remote_size(const struct rp_remote_read *read, int64_t *size, bool *whole,
                          struct rp_error *err)
 {
     struct rp_http_info info;
+    RP_TRY(check_online(read, err));
     RP_TRY(rp_http_size(read->file->client, &read->file->http, &read->watch, &info, err));
     if (!info.accepts_ranges && info.size > LARGEST_WHOLE) {
         RP_FAIL(err, RP_E_UNSUPPORTED,
@@ -73,6 +82,7 @@ static rp_status fetch(const struct rp_remote_read *read, int64_t offset, int64_
                        struct rp_error *err)
 {
     struct rp_http_file file = pinned(read);
+    RP_TRY(check_online(read, err));
     RP_TRY(rp_http_read(read->file->client, &file, offset, len, to, &read->watch, err));
     rp_count(&read->stats->fetched, len);
     return RP_OK;

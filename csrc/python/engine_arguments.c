@@ -108,17 +108,18 @@ static int take_remote(struct engine_object *self, struct module_state *state, P
     }
     file->http.size = size;
     file->http.whole = whole != 0;
-    file->client = rp_http_hold(state, client);
-    if (file->client == NULL) {
-        return -1;
+    if (client != Py_None) { /* None: the network is switched off */
+        file->client = rp_http_hold(state, client);
+        if (file->client == NULL) {
+            return -1;
+        }
+        self->held[self->n_held++] = client;
     }
-    self->held[self->n_held++] = (struct held_object){client, rp_http_let_go};
     if (cache != Py_None) {
-        file->cache = rp_node_cache_hold(state, cache);
+        file->cache = rp_node_cache_lend(state, cache);
         if (file->cache == NULL) {
             return -1;
         }
-        self->held[self->n_held++] = (struct held_object){cache, rp_node_cache_let_go};
     }
     if (whole && size < 0) {
         PyErr_SetString(PyExc_ValueError, "a file that is read whole needs its size");
@@ -134,7 +135,7 @@ static int take_paths(struct engine_object *self, struct module_state *state, Py
     self->sums = PyMem_Calloc((size_t)n + 1, sizeof(*self->sums));
     self->remote = PyMem_Calloc((size_t)n + 1, sizeof(*self->remote));
     self->held_in = rp_fork_generation();
-    self->held = PyMem_Calloc(2 * (size_t)n + 1, sizeof(*self->held));
+    self->held = PyMem_Calloc((size_t)n + 1, sizeof(*self->held));
     if (self->paths == NULL || self->sums == NULL || self->remote == NULL || self->held == NULL) {
         PyErr_NoMemory();
         return -1;

@@ -4,11 +4,6 @@
 
 #include "python/module_state.h"
 
-struct held_object {
-    PyObject *object;
-    void (*let_go)(PyObject *object);
-};
-
 /* Engine: rp_loader with the Python memory it borrows. */
 struct engine_object {
     PyObject_HEAD rp_loader *loader;
@@ -17,7 +12,7 @@ struct engine_object {
     struct rp_dataset_desc desc;
     const char **paths, **sums;
     struct rp_remote_file *remote;
-    struct held_object *held; /* clients and node caches in use; `owners` keeps them alive */
+    PyObject **held; /* HttpClients in use; `owners` keeps them alive */
     Py_ssize_t n_held;
     uint64_t held_in; /* fork generation */
     struct rp_camera *camera;

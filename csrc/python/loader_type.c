@@ -28,14 +28,14 @@ static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     return (PyObject *)self;
 }
 
-/* Give back the clients and caches that its loader used; a parent's were not lent to this process. */
+/* Give back the clients that its loader used; a parent's were not lent to this process. */
 static void engine_let_go(struct engine_object *self)
 {
     bool mine = self->held_in == rp_fork_generation();
     while (self->n_held > 0) {
-        const struct held_object *held = &self->held[--self->n_held];
+        PyObject *client = self->held[--self->n_held];
         if (mine) {
-            held->let_go(held->object);
+            rp_http_let_go(client);
         }
     }
 }

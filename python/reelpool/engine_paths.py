@@ -51,7 +51,7 @@ def _remote(path: RemotePath, caches: dict[tuple[str, int], Any]) -> tuple[Any, 
             caches[at] = NodeCache(*at)
         cache = caches[at]
     url, size, etag, last_modified, key, whole = path.video
-    client = path.root.client()
+    client = None if options.get("offline") else path.root.client()
     return (path.name, url, size, etag, last_modified, key, whole, client, cache)
 
 

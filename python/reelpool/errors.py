@@ -168,6 +168,7 @@ _CORE_CLASSES: dict[str, type[BaseException]] = {
     "TIMEOUT": RemoteTimeoutError,
     "STALLED": LoaderStalledError,
     "CLOSED": ClosedError,
+    "OFFLINE": OfflineError,
     "CUDA": CudaError,
     "NOMEM": MemoryError,
     "ARG": ValueError,
@@ -188,6 +189,7 @@ _ADVICE: dict[str, str] = {
     "TIMEOUT": "Check the network; storage_options={{'network_timeout': seconds}} waits longer",
     "STALLED": "Raise timeout_s=, or lower num_threads= and prefetch_batches=",
     "CLOSED": "Make a new object; this one was closed",
+    "OFFLINE": "Unset HF_HUB_OFFLINE, or fetch the dataset first: hf download --repo-type dataset",
     "CUDA": "Use device='cpu'     Or run: reelpool doctor",
     "NOMEM": "Lower batch_size=, prefetch_batches= or memory_budget=",
 }
