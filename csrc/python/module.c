@@ -91,7 +91,8 @@ static int execute(PyObject *module)
         add_type(module, &rp_block_map_spec, &state->block_map_type) < 0 ||
         add_type(module, &rp_lease_spec, &state->lease_type) < 0 ||
         add_type(module, &rp_feed_spec, &state->feed_type) < 0 ||
-        add_type(module, &rp_http_spec, &state->http_type) < 0) {
+        add_type(module, &rp_http_spec, &state->http_type) < 0 ||
+        add_type(module, &rp_node_cache_spec, &state->node_cache_type) < 0) {
         return -1;
     }
     return PyModule_AddFunctions(module, rp_order_functions) < 0 ||
@@ -110,6 +111,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->lease_type);
     Py_VISIT(state->feed_type);
     Py_VISIT(state->http_type);
+    Py_VISIT(state->node_cache_type);
     Py_VISIT(state->from_core);
     return 0;
 }
@@ -123,6 +125,7 @@ static int module_clear(PyObject *module)
     Py_CLEAR(state->lease_type);
     Py_CLEAR(state->feed_type);
     Py_CLEAR(state->http_type);
+    Py_CLEAR(state->node_cache_type);
     Py_CLEAR(state->from_core);
     return 0;
 }

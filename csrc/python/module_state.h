@@ -8,6 +8,7 @@
 
 #include "base/arena.h"
 #include "base/error.h"
+#include "fetch/node_cache.h"
 #include "pool/feed.h"
 #include "pool/pool.h"
 
@@ -18,6 +19,7 @@ struct module_state {
     PyTypeObject *lease_type;
     PyTypeObject *feed_type;
     PyTypeObject *http_type;
+    PyTypeObject *node_cache_type;
     PyObject *from_core; /* reelpool.errors.from_core, imported at the first error */
 };
 
@@ -27,6 +29,7 @@ extern PyType_Spec rp_block_map_spec;
 extern PyType_Spec rp_lease_spec;
 extern PyType_Spec rp_feed_spec;
 extern PyType_Spec rp_http_spec;
+extern PyType_Spec rp_node_cache_spec;
 
 /* State of the module that made `type`; NULL with an exception when it is gone. */
 struct module_state *rp_state_of(PyTypeObject *type);
@@ -65,6 +68,11 @@ PyObject *rp_batch_wrap(struct module_state *state, rp_batch **batch,
 /* Take the feed out of a Feed, which is empty afterwards. Owner: the result is the caller's, freed
  * with rp_feed_free. NULL with TypeError (no Feed) or ValueError (taken before, or in use). */
 rp_feed *rp_feed_take(struct module_state *state, PyObject *object);
+
+/* The cache inside a NodeCache, renewed in a forked child. Owner: borrowed, for as long as a
+ * reference to the object is held and the process is not forked. NULL with TypeError or
+ * MemoryError. */
+rp_node_cache *rp_node_cache_lend(struct module_state *state, PyObject *object);
 
 /* Contiguous borrowed buffers with an item size and count check. -1 with ValueError or TypeError
  * naming `what`. Release with PyBuffer_Release. */
