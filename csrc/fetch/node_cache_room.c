@@ -220,7 +220,7 @@ static void publish(struct sweep *sweep, int64_t grown)
     }
 }
 
-/* Measure; where len more bytes would pass 95 % of the bound, evict until they pass 90 % no more. */
+/* Measure; where len more bytes would pass 95 % of the bound, evict until they stay below 90 %. */
 static void sweep_held(rp_node_cache *cache, int root, struct used used, int64_t len)
 {
     struct sweep sweep = {.cache = cache, .root = root, .now_ns = rp_node_time_ns()};

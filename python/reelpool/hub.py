@@ -63,7 +63,7 @@ def check_revision(revision: str | None) -> str | None:
 class Hub:
     """One dataset on the Hub, and the place its files go to.
 
-    folder: a local folder; None: the cache below HF_LEROBOT_HOME/hub. kind: "datasets", or "buckets"
+    folder: a local folder; None: the cache below HF_LEROBOT_HOME/hub. kind: "datasets" or "buckets"
     (of which only `bucket_files` speaks). Nothing is asked before a method needs it. Methods raise
     AuthError, NotFoundError, OfflineError, StorageError, RemoteError and its RemoteTimeoutError;
     the token enters none of them.

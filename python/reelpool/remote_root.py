@@ -422,7 +422,7 @@ def kept_keys(disk_cache: int | str) -> set[str]:
     place, _ = node_cache(disk_cache)
     if place is None:
         return set()
-    return {path.name for path in Path(place).glob("**/*-*") if path.is_dir()}
+    return {path.name for path in Path(place).glob("v1/*/*")}
 
 
 def _url_cache() -> str | None:

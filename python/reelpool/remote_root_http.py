@@ -16,6 +16,7 @@ from .remote_root import AT_ONCE, RemoteRoot, at_once
 from .roots import INFO_FILE, check_path
 
 MAX_FILES = 1_000_000
+ABSENT = Entry(-1, "")  # known not to be there
 _URL = re.compile(r"https?://[^\s\x00-\x20\x7f?#@\\]+", re.IGNORECASE)
 
 
@@ -63,30 +64,29 @@ class HttpRoot(RemoteRoot):
         if found is None:
             self._ask([rel])
             found = self._manifest.entry(rel)
-        if found is None:
+        if found is None or found == ABSENT:
             raise make_error(
                 NotFoundError, f"{rel} is missing in {self.url}", dataset=self.url, file=rel
             )
         return found
 
     def _ask(self, rels: Sequence[str]) -> None:
-        """Ask about files that are not known yet; those that are not there stay unknown."""
+        """Ask about files that are not known yet."""
         unknown = [rel for rel in rels if self._manifest.entry(rel) is None]
         if not unknown:
             return
         self.need_online(unknown)
 
-        def one(rel: str) -> Entry | None:
+        def one(rel: str) -> Entry:
             try:
                 return self._files().ask(rel)
             except NotFoundError:
-                return None
+                return ABSENT
 
         count = min(AT_ONCE, self.options.max_connections or AT_ONCE)
         listed: dict[str, dict[str, Entry]] = {}
         for rel, entry in zip(unknown, at_once(one, unknown, self.close, count)):
-            if entry is not None:
-                listed.setdefault(folder_of(rel), {})[rel] = entry
+            listed.setdefault(folder_of(rel), {})[rel] = entry
         self._manifest.put(listed, add=True)
 
     def files_in(self, folder: str) -> list[str]:
@@ -109,7 +109,7 @@ class HttpRoot(RemoteRoot):
     def exists(self, rel: str) -> bool:
         """True if there is such a file; offline, if it was known to be there."""
         if self.options.is_offline:
-            return self._manifest.entry(rel) is not None
+            return self._manifest.entry(rel) not in (None, ABSENT)
         return super().exists(rel)
 
     def prepare(self, data: Sequence[str], videos: Sequence[str]) -> None:

@@ -26,6 +26,10 @@ def open_remote(
         from .remote_root_http import HttpRoot
 
         root = HttpRoot.of_url(location, options)
+    elif scheme == "s3":
+        from .remote_root_s3 import S3Root
+
+        root = S3Root.of_url(location, options)
     else:
         raise refuse_remote(f"{scheme}:// root")
     return root.open(probe)

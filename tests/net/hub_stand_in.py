@@ -10,7 +10,6 @@ Also a program: hub_stand_in.py OWNER/NAME=FOLDER ... prints the endpoint and se
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
 import re
@@ -18,77 +17,16 @@ import socket
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from hub_things import Blob, Bucket, Fault, Repo, files_of
+
 LFS = (".mp4", ".parquet", ".arrow")
 CHUNK = 1 << 16
-
-
-class Blob:
-    """The bytes of a file: given, or read from a path when they are wanted."""
-
-    def __init__(self, source: bytes | Path) -> None:
-        self.source = source
-        self._facts: tuple[int, str, str] | None = None
-
-    def data(self) -> bytes:
-        return self.source if isinstance(self.source, bytes) else self.source.read_bytes()
-
-    def facts(self) -> tuple[int, str, str]:
-        """(size, git's SHA-1, SHA-256)."""
-        if self._facts is None:
-            data = self.data()
-            git = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
-            self._facts = len(data), git, hashlib.sha256(data).hexdigest()
-        return self._facts
-
-
-def files_of(folder: Path) -> dict[str, Blob]:
-    """{path: Blob} of a folder."""
-    return {
-        p.relative_to(folder).as_posix(): Blob(p) for p in sorted(folder.rglob("*")) if p.is_file()
-    }
-
-
-@dataclass
-class Repo:
-    """One dataset. `readers`: tokens that may read it if it is private or gated."""
-
-    id: str
-    private: bool = False
-    gated: bool = False
-    readers: set[str] = field(default_factory=set)
-    commits: dict[str, dict[str, Blob]] = field(default_factory=dict)
-    branches: dict[str, str] = field(default_factory=dict)
-    tags: dict[str, str] = field(default_factory=dict)
-
-    def commit(self, files: dict[str, Blob], branch: str = "main") -> str:
-        """A new commit of exactly these files; `branch` moves to it. Its SHA."""
-        text = json.dumps([self.id, len(self.commits), branch, sorted(files)])
-        sha = hashlib.sha1(text.encode()).hexdigest()
-        self.commits[sha] = dict(files)
-        self.branches[branch] = sha
-        return sha
-
-    def find(self, revision: str) -> str | None:
-        """The commit of a branch, tag or commit."""
-        if revision in self.commits:
-            return revision
-        return self.branches.get(revision) or self.tags.get(revision)
-
-
-@dataclass
-class Fault:
-    """What happens to requests whose "METHOD origin path" matches: `times` of them, or all."""
-
-    pattern: re.Pattern[str]
-    action: str  # status, reset, cut, stall, silent, strip, page (HTML), call (a function first)
-    value: object = None
-    headers: dict[str, str] = field(default_factory=dict)
-    times: int | None = None
 
 
 class StandIn:
@@ -97,6 +35,7 @@ class StandIn:
     def __init__(self, page: int = 1000, url_life: float = 3600.0) -> None:
         self.page, self.url_life, self.delay = page, url_life, 0.0
         self.repos: dict[str, Repo] = {}
+        self.buckets: dict[str, Bucket] = {}
         self.renamed: dict[str, str] = {}
         self.tokens: set[str] = set()  # known ones; a repository says who may read it
         self.blobs: dict[str, Blob] = {}
@@ -130,6 +69,13 @@ class StandIn:
         if folder is not None:
             repo.commit(files_of(folder), branch)
         return repo
+
+    def add_bucket(self, bucket_id: str, folder: Path, prefix: str = "", **facts) -> Bucket:
+        """A bucket with the files of a folder below a prefix ("" or "x/")."""
+        files = {prefix + path: blob for path, blob in files_of(folder).items()}
+        bucket = self.buckets[bucket_id] = Bucket(bucket_id, files, **facts)
+        self.tokens |= bucket.readers
+        return bucket
 
     def fault(self, pattern: str, action: str, value: object = None, times: int | None = None,
               **headers: str) -> Fault:  # fmt: skip
@@ -366,6 +312,10 @@ class _Handler(BaseHTTPRequestHandler):
         ] + [{**self._entry(p, files[p]), **more} for p in paths]  # fmt: skip
         if query.get("recursive", [""])[0].lower() not in ("true", "1"):
             entries = [e for e in entries if "/" not in e["path"][len(below) :]]
+        return self._page(entries, query)
+
+    def _page(self, entries: list[dict], query: dict) -> _Answer:
+        """A page of a list, and where the next one is."""
         start, page = int(query.get("cursor", ["0"])[0]), self.server.hub.page
         answer = _Answer(200, entries[start : start + page])
         if start + page < len(entries):
@@ -374,6 +324,47 @@ class _Handler(BaseHTTPRequestHandler):
             after = "&".join([*kept, f"cursor={start + page}"])
             answer.headers["Link"] = f'<{self.server.hub.endpoint}{url.path}?{after}>; rel="next"'
         return answer
+
+    # -- buckets --
+
+    def _bucket(self, bucket_id: str) -> Bucket:
+        hub = self.server.hub
+        token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
+        if token and token not in hub.tokens:
+            raise _failure(401, "", "Invalid credentials in Authorization header")
+        bucket = hub.buckets.get(bucket_id)
+        if bucket is None or (bucket.private and token not in bucket.readers):
+            raise _failure(404 if token else 401, "RepoNotFound", "Bucket not found")
+        return bucket
+
+    def _bucket_info(self, bucket_id: str, **_: object) -> _Answer:
+        bucket = self._bucket(bucket_id)
+        sizes = [blob.facts()[0] for blob in bucket.files.values()]
+        then = "2026-01-01T00:00:00.000Z"
+        return _Answer(200, {"id": bucket.id, "private": bucket.private, "createdAt": then,
+                             "updatedAt": then, "size": sum(sizes),
+                             "totalFiles": len(sizes)})  # fmt: skip
+
+    def _bucket_tree(self, bucket_id: str, prefix: str, query: dict, **_: object) -> _Answer:
+        bucket, then = self._bucket(bucket_id), "2026-01-01T00:00:00.000Z"
+        return self._page(
+            [
+                {"type": "file", "path": path, "size": blob.facts()[0], "mtime": then,
+                 "uploadedAt": then, "xetHash": blob.facts()[2]}
+                for path, blob in sorted(bucket.files.items()) if path.startswith(prefix)
+            ],
+            query,
+        )  # fmt: skip
+
+    def _bucket_file(self, bucket_id: str, path: str, **_: object) -> _Answer:
+        blob = self._bucket(bucket_id).files.get(path)
+        if blob is None:
+            return _failure(404, "EntryNotFound", "Entry not found")
+        size, _, digest = blob.facts()
+        if size == 0:
+            return _Answer(200, b"", X_Linked_Size="0", X_Xet_Hash=digest)
+        return _Answer(302, b"Found", X_Linked_Size=str(size), X_Xet_Hash=digest,
+                       Location=self.server.hub.signed(blob))  # fmt: skip
 
     def _paths_info(self, repo_id: str, revision: str, body: bytes, **_: object) -> _Answer:
         repo = self._repo(repo_id)
@@ -441,6 +432,9 @@ _ROUTES = [
     (re.compile(_ID + r"/tree/([^/]+)(?:/(.*))?"), _Handler._tree),
     (re.compile(_ID + r"/paths-info/([^/]+)"), _Handler._paths_info),
     (re.compile(r"/datasets/([^/]+/[^/]+)/resolve/([^/]+)/(.+)"), _Handler._resolve),
+    (re.compile(r"/api/buckets/([^/]+/[^/]+)"), _Handler._bucket_info),
+    (re.compile(r"/api/buckets/([^/]+/[^/]+)/tree(?:/(.*))?"), _Handler._bucket_tree),
+    (re.compile(r"/buckets/([^/]+/[^/]+)/resolve/(.+)"), _Handler._bucket_file),
     (re.compile(r"/api/resolve-cache/datasets/([^/]+/[^/]+)/([^/]+)/(.+)"), _Handler._cached),
 ]
 

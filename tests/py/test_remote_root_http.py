@@ -1,0 +1,181 @@
+"""Datasets behind a plain http URL: any server with files, no listing."""
+
+import pickle
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from demo_sets import FRONT, ROOT, STARTS
+from reelpool import LeRobotDataset, StreamingLeRobotDataset, errors
+from reelpool.remote_root import RemoteVideo
+from test_remote_root_hub import DATA, VIDEOS, ranges
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "net"))
+
+from fault_server import FaultServer
+from hub_stand_in import files_of
+
+BLOBS = {rel: blob.data() for rel, blob in files_of(ROOT).items()}
+
+
+@pytest.fixture(name="server")
+def server_fixture(tmp_path, monkeypatch):
+    """A server with the demo set below /my set."""
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HTTP_PROXY", "http_proxy",
+                 "ALL_PROXY", "all_proxy"):  # fmt: skip
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("REELPOOL_CACHE", str(tmp_path / "cache"))
+    with FaultServer({f"/my set/{rel}": data for rel, data in BLOBS.items()}) as server:
+        yield server
+
+
+def open_http(server, path="/my%20set", **options):
+    options = {"num_threads": 1, "return_uint8": True, **options}
+    options.setdefault("storage_options", {"network_timeout": 20})
+    return LeRobotDataset("some/set", server.url(path), **options)
+
+
+def test_files_of_a_server(server):
+    dataset = open_http(server)
+    assert dataset.repo_id == "some/set" and dataset.reads_ranges
+    assert str(dataset.root) == server.url("/my%20set") == dataset.meta._files.url
+    for rel in VIDEOS:
+        video = dataset.meta._files.video(rel)
+        assert video.url == server.url(f"/my%20set/{rel}") and video.size == len(BLOBS[rel])
+        assert video.etag and not video.whole and video.key.startswith("loc-")
+        assert ranges(dataset, rel) == BLOBS[rel]
+    index = dataset.hf_dataset.data.column("index")
+    assert index.to_pylist() == list(range(STARTS[-1])) and dataset.meta.stats
+    states = [dataset.hf_dataset[i]["observation.state"] for i in (0, STARTS[-1] - 1)]
+    local = LeRobotDataset("some/set", ROOT, num_threads=1)
+    wanted = [local.hf_dataset[i]["observation.state"] for i in (0, STARTS[-1] - 1)]
+    assert np.array_equal(states, wanted)
+
+
+def test_only_what_is_needed_is_asked_for(server):
+    open_http(server, cameras=[FRONT], episodes=[0])
+    asked = {seen.path for seen in server.log if "videos/" in seen.path or "data/" in seen.path}
+    assert len(asked) == 2
+    before = len(server.log)
+    open_http(server, cameras=[FRONT], episodes=[0])
+    bytes_asked = [seen for seen in server.log[before:] if seen.headers["Range"] != "bytes=0-0"]
+    assert bytes_asked == []  # which versions there are, nothing else
+
+
+def test_a_second_process_asks_nothing(server):
+    dataset = open_http(server)
+    data, before = pickle.dumps(dataset), len(server.log)
+    copy = pickle.loads(data)
+    assert len(copy) == len(dataset) == copy._table.num_rows
+    assert copy.meta._files.video(VIDEOS[0]) == dataset.meta._files.video(VIDEOS[0])
+    assert [seen.path for seen in server.log[before:]] == [] and len(data) < 65536
+
+
+def test_data_files_behind_a_url(server, tmp_path):
+    shutil.copytree(ROOT / "meta", tmp_path / "local/meta")
+    stream = StreamingLeRobotDataset(
+        "x/y", tmp_path / "local", num_threads=1, data_files_root=server.url("/my%20set")
+    )
+    assert not stream.streaming_from_local and ranges(stream, VIDEOS[0]) == BLOBS[VIDEOS[0]]
+    assert not [seen for seen in server.log if "/meta/" in seen.path]
+
+
+def test_many_files_of_episodes(server, tmp_path):
+    import pyarrow.parquet as pq
+
+    rel = "meta/episodes/chunk-000/file-000.parquet"
+    table = pq.read_table(ROOT / rel)
+    for number, (chunk, file) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)]):
+        path = tmp_path / f"{number}.parquet"
+        pq.write_table(table.slice(number, 1), path)
+        name = f"/my set/meta/episodes/chunk-{chunk:03d}/file-{file:03d}.parquet"
+        server.files[name] = path.read_bytes()
+    dataset = open_http(server)
+    assert dataset.num_episodes == 4 and len(dataset) == STARTS[-1]
+
+
+def test_old_format(server, data_root):
+    server.files |= {
+        f"/old/{rel}": blob.data() for rel, blob in files_of(data_root / "g1_small_v21").items()
+    }
+    dataset = open_http(server, "/old")
+    local = LeRobotDataset("x/y", data_root / "g1_small_v21", num_threads=1)
+    assert len(dataset) == len(local) and dataset.reads_ranges
+
+
+@pytest.mark.parametrize(
+    "path, gone, cls, words",
+    [
+        ("/absent", None, errors.NotFoundError, "meta/info.json is missing"),
+        ("/my%20set", "meta/tasks.parquet", errors.NotFoundError, "meta/tasks.parquet"),
+        ("/my%20set", DATA[0], errors.NotFoundError, DATA[0]),
+        ("/my%20set", VIDEOS[0], errors.NotFoundError, VIDEOS[0]),
+    ],
+)
+def test_what_is_missing(server, path, gone, cls, words):
+    if gone:
+        del server.files[f"/my set/{gone}"]
+    with pytest.raises(cls, match=words) as caught:
+        open_http(server, path)
+    assert server.url(path) in str(caught.value) and len(str(caught.value).splitlines()) <= 3
+
+
+def test_refusals(server):
+    server.fault("s403", None)
+    with pytest.raises(errors.AuthError):
+        open_http(server)
+    server.fault("s500", None)
+    with pytest.raises(errors.RemoteTimeoutError, match="network_timeout"):
+        open_http(server, storage_options={"network_timeout": 0.3})
+
+
+def test_nobody_is_there():
+    with FaultServer({}) as server:
+        url = server.url("/x")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("HF_HUB_OFFLINE", raising=False)
+        with pytest.raises(errors.RemoteTimeoutError):
+            LeRobotDataset("x/y", url, storage_options={"network_timeout": 0.3})
+
+
+def test_data_that_is_too_large(server):
+    limit = len(BLOBS[DATA[0]])
+    with pytest.raises(errors.UnsupportedMediaError, match="data_download_limit"):
+        open_http(server, storage_options={"data_download_limit": limit})
+    open_http(server, storage_options={"data_download_limit": str(limit)}, episodes=[0])
+
+
+def test_a_server_without_ranges(server):
+    server.accept_ranges = False
+    dataset = open_http(server)
+    video = dataset.meta._files.video(VIDEOS[0])
+    assert isinstance(video, RemoteVideo) and video.whole and len(dataset) == STARTS[-1]
+
+
+def test_offline(server, monkeypatch):
+    for options in ({"offline": True}, {}):
+        if not options:
+            monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        with pytest.raises(errors.OfflineError, match="root=DIR") as caught:
+            open_http(server, storage_options=options)
+        assert caught.value.file == "meta/info.json" and not server.log
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    open_http(server)
+    before = len(server.log)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert len(open_http(server, cameras=[])) == STARTS[-1]
+    with pytest.raises(errors.OfflineError) as caught:
+        open_http(server)
+    assert caught.value.file in VIDEOS and len(server.log) == before
+
+
+def test_a_file_that_changes(server):
+    dataset = open_http(server)
+    video = dataset.meta._files.video(VIDEOS[0])
+    server.files[f"/my set/{VIDEOS[0]}"] = bytes(video.size)
+    server.etags[f"/my set/{VIDEOS[0]}"] = "two"
+    with pytest.raises(errors.DatasetChangedError):
+        dataset.meta._files.client().read(video.url, 0, 10, video.size, video.etag)
+    assert ranges(open_http(server), VIDEOS[0]) == bytes(video.size)
