@@ -101,8 +101,9 @@ class LeRobotDataset(WriteMode, DatasetBase):
         if threads is None:
             threads = 0 if workers else env.granted_cpus()
         return EngineHandle(
-            self._layout, num_threads=threads, shared=workers > 0, keep_bytes=self._free_bytes()
-        )
+            self._layout, num_threads=threads, shared=workers > 0, keep_bytes=self._free_bytes(),
+            read_ahead=self._read_ahead(), processes=max(1, workers),
+        )  # fmt: skip
 
     # -- reading --
 

@@ -265,9 +265,13 @@ class DatasetBase:
             self._handle = handle = self._new_handle(workers)
         return handle
 
+    def _read_ahead(self) -> int:
+        """Bytes of remote files in memory, out of the budget."""
+        return min(self._layout.read_ahead_bytes, self._budget() // 4)
+
     def _free_bytes(self) -> int:
         """What of the budget is left for batches and waiting pictures."""
-        return max(0, self._budget() - FRAME_CACHE_BYTES - INDEX_BYTES)
+        return max(0, self._budget() - FRAME_CACHE_BYTES - INDEX_BYTES - self._read_ahead())
 
     def _batch_data(self, batch: Any, samples: int, distinct: bool) -> BatchData:
         """A core batch as items see it. samples: what substitutions are counted against."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from . import env
 from .depth import depth_table
-from .engine_paths import RemotePath, engine_paths, fetch_threads
+from .engine_paths import RemotePath, engine_paths, fetch_threads, read_ahead_bytes
 from .errors import FormatError, MissingExtraError, NotFoundError, StorageError, make_error
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ class Layout:
             self._field(f"{key}_is_pad", "?", (len(options.deltas[key]),))
             self.pads.append(np.array(options.deltas[key], np.int64))
         self.entries.append(Entry("task", "task"))
+        self.read_ahead_bytes = read_ahead_bytes(self.paths)
 
     def _field(self, key: str, kind: str, shape: tuple[int, ...]) -> None:
         self.entries.append(Entry(key, "field", len(self.fields)))

@@ -60,7 +60,7 @@ def _roots(paths: Sequence[bytes | RemotePath]) -> list[Any]:
 
 
 def read_ahead_bytes(paths: Sequence[bytes | RemotePath]) -> int:
-    """Bytes of remote files that may be in memory: what the first remote root says; 0: none is."""
+    """Bytes of remote files that may be in memory: the most that a root says; 0: none is remote."""
     roots = _roots(paths)
     return max((root.remote_options()["read_ahead_bytes"] for root in roots), default=0)
 

@@ -166,6 +166,7 @@ class Loader:
             self._handle = EngineHandle(
                 self._source.layout, num_threads=threads, prefetch_batches=prefetch,
                 keep_bytes=batches, parked_bytes=self._parked_bytes(batches),
+                read_ahead=self._read_ahead(),
             )  # fmt: skip
         return self._handle
 
@@ -177,7 +178,12 @@ class Loader:
         if self._decoded is not None:
             return self._decoded
         budget = self._total_budget()
-        return max(0, min(budget // 4, budget - batches - FRAME_CACHE_BYTES - INDEX_BYTES))
+        free = budget - batches - FRAME_CACHE_BYTES - INDEX_BYTES - self._read_ahead()
+        return max(0, min(budget // 4, free))
+
+    def _read_ahead(self) -> int:
+        """Bytes of remote files in memory, out of the budget."""
+        return min(self._source.layout.read_ahead_bytes, self._total_budget() // 4)
 
     def _batch_bytes(self) -> int:
         """Bytes of one batch."""
@@ -186,7 +192,7 @@ class Loader:
     def _fitting_prefetch(self) -> int:
         """`prefetch_batches`, lowered to what the memory budget holds."""
         budget, one = self._total_budget(), self._batch_bytes()
-        free = budget - FRAME_CACHE_BYTES - INDEX_BYTES
+        free = budget - FRAME_CACHE_BYTES - INDEX_BYTES - self._read_ahead()
         fits = free // max(1, one) - 1
         if fits < 1 and self._budget is not None:
             need = 2 * one + FRAME_CACHE_BYTES + INDEX_BYTES

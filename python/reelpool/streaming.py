@@ -306,6 +306,7 @@ class StreamingLeRobotDataset(DatasetBase, IterableDataset):
         return EngineHandle(
             self._layout, num_threads=threads, prefetch_batches=prefetch, shared=workers > 0,
             keep_bytes=max(0, free - parked), parked_bytes=parked, max_decoders=decoders,
+            read_ahead=self._read_ahead(), processes=max(1, workers),
         )  # fmt: skip
 
     def _fitting_prefetch(self, batch: int, budget: int | None) -> int:
