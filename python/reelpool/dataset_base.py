@@ -48,6 +48,11 @@ class SplitRoot:
         self._meta, self._rest = meta, files
         self.path = files.path
 
+    @property
+    def real(self) -> str:
+        """Absolute path of the directory with `meta/`."""
+        return self._meta.real  # type: ignore[union-attr]
+
     def _of(self, rel: str) -> LocalRoot | RemoteRoot:
         return self._meta if rel.startswith("meta/") else self._rest
 

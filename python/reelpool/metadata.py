@@ -372,7 +372,9 @@ class LeRobotDatasetMetadata:
 
     @property
     def url_root(self) -> str:
-        """The Hub's URL of this dataset."""
+        """The Hub's URL of this dataset, or the root's own."""
+        if self._remote is not None and not isinstance(self._remote, HubRoot):
+            return self._remote.url
         return f"hf://{self.repo_type}s/{self.repo_id}"
 
     @property

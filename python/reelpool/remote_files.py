@@ -19,14 +19,13 @@ from urllib.parse import quote
 from . import env
 from .errors import OfflineError, StorageError, UnsupportedMediaError, make_error, redact
 from .remote_manifest import Entry
-from .remote_root import at_once
+from .remote_root import LARGEST_WHOLE, at_once
 from .roots import check_path
 
 if TYPE_CHECKING:
     from ._core import HttpClient
 
 CHUNK = 8 << 20  # bytes of one range
-LARGEST_WHOLE = 64 << 20  # bytes of a file from a server without ranges
 READERS = 4
 
 

@@ -9,15 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import re
-import shutil
-import stat
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
@@ -33,6 +28,7 @@ from .errors import (
     make_error,
 )
 from .remote_manifest import Entry, Manifest, folder_of, pin_of
+from .remote_node_cache import kept_keys, node_cache
 from .remote_options import Options, client_keywords
 from .roots import INFO_FILE, check_path
 
@@ -42,15 +38,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reelpool")
 
 READ_AHEAD_BYTES = 256 << 20
-LEAST_FREE = 20 * 10**9  # bytes on the disk below which "auto" keeps nothing
-SHARE_OF_FREE = 4  # "auto" takes one part in so many
 AT_ONCE = 16
-LISTING_BYTES = 64 << 20
-
-_FAR = frozenset(
-    "9p afs autofs beegfs ceph cifs fuse.cephfs fuse.gcsfuse fuse.glusterfs fuse.juicefs fuse.s3fs "
-    "fuse.sshfs glusterfs gpfs lustre nfs nfs4 orangefs panfs pvfs2 smb3 smbfs wekafs".split()
-)
+LARGEST_WHOLE = 64 << 20  # bytes of a file from a server without ranges
 
 T = TypeVar("T")
 
@@ -384,8 +373,7 @@ class RemoteRoot:
         UnsupportedMediaError if data/ is larger than may be copied.
         """
         self._know(dict.fromkeys(folder_of(rel) for rel in [*data, *videos]))
-        for rel in videos:
-            self.entry(rel)
+        self._check_ranges(videos)
         missing = self._missing(data)
         self.need_online(missing)
         check_amount(self.url, sum(self.entry(rel).size for rel in missing), self.options)
@@ -393,6 +381,23 @@ class RemoteRoot:
         at_once(self.resolve, missing, self.close, count)
         if self.options.is_offline:
             check_kept(self, videos)
+
+    def _check_ranges(self, videos: Sequence[str]) -> None:
+        """UnsupportedMediaError for large files of a server without ranges; small ones are read
+        whole, with a word about it.
+        """
+        found = [(rel, self.entry(rel)) for rel in videos]
+        whole = [(rel, entry.size) for rel, entry in found if not entry.ranges]
+        large = [rel for rel, size in whole if size > LARGEST_WHOLE]
+        if large:
+            raise make_error(
+                UnsupportedMediaError,
+                f"{self.url} serves no byte ranges, and {large[0]} is too large to be read whole\n"
+                "  Use a server with ranges, or copy the dataset here and pass root=DIR",
+                dataset=self.url, file=large[0],
+            )  # fmt: skip
+        if whole:
+            logger.warning("%s serves no byte ranges: video files are read whole", self.url)
 
     def _missing(self, rels: Sequence[str]) -> list[str]:
         return [rel for rel in rels if self._files().copy_of(rel, self.entry(rel)) is None]
@@ -417,14 +422,6 @@ def check_kept(root: RemoteRoot, videos: Iterable[str]) -> None:
     root.need_online([r for r, v in found if isinstance(v, RemoteVideo) and v.key not in kept])
 
 
-def kept_keys(disk_cache: int | str) -> set[str]:
-    """Names of the files of which the node's cache holds something."""
-    place, _ = node_cache(disk_cache)
-    if place is None:
-        return set()
-    return {path.name for path in Path(place).glob("v1/*/*")}
-
-
 def _url_cache() -> str | None:
     """The folder in which the node's processes share signed URLs, once the core knows it."""
     from .engine import load_core
@@ -432,62 +429,6 @@ def _url_cache() -> str | None:
     if "url_cache" not in (load_core().HttpClient.__doc__ or ""):
         return None
     return str(env.cache_dir() / "url")
-
-
-# -- the node's cache of ranges --
-
-
-def node_cache(disk_cache: int | str) -> tuple[str | None, int]:
-    """(folder, most bytes) of the cache of ranges; (None, 0) for none.
-
-    "auto": none on a file system of the network or with less than 20 GB free, else a quarter of
-    what is free.
-    """
-    if disk_cache == 0:
-        return None, 0
-    place = env.cache_dir() / "obj"
-    if disk_cache != "auto":
-        return str(place), int(disk_cache)
-    there = _nearest(place)
-    if there is None or file_system(there) in _FAR:
-        return None, 0
-    try:
-        free = shutil.disk_usage(there).free
-    except OSError:
-        return None, 0
-    return (str(place), free // SHARE_OF_FREE) if free >= LEAST_FREE else (None, 0)
-
-
-def _nearest(place: Path) -> Path | None:
-    """The folder, or the one that it would be made in."""
-    place = Path(os.path.abspath(place))
-    for folder in (place, *place.parents):
-        try:
-            if stat.S_ISDIR(folder.stat().st_mode):
-                return folder
-        except OSError:
-            continue  # made later
-    return None
-
-
-def file_system(folder: Path, mounts: str = "/proc/self/mountinfo") -> str:
-    """The type of the file system that a folder lies on; "" where the system does not tell."""
-    real = os.path.realpath(folder)
-    try:
-        lines = Path(mounts).read_text(errors="surrogateescape").splitlines()
-    except OSError:
-        return ""  # no Linux
-    best, kind = -1, ""
-    for line in lines:
-        left, _, right = line.partition(" - ")
-        fields = left.split()
-        if len(fields) < 5 or not right:
-            continue
-        point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), fields[4])
-        inside = real == point or real.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= best:
-            best, kind = len(point), right.split()[0]
-    return kind
 
 
 def origin_of(url: str) -> str:

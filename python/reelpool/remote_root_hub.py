@@ -125,22 +125,31 @@ class HubRoot(LocalRoot, RemoteRoot):
 
     def video(self, rel: str) -> RemoteVideo | str:
         """A video file: on this machine (its path), or where it is. As `entry`."""
-        try:
-            return self.resolve(rel)
-        except NotFoundError:
-            entry = self.entry(rel)
-        copy = self._copy(rel, entry.size)
-        if copy is not None:
-            return copy
+        here = self._here(rel)
+        if here is not None:
+            return here
+        entry = self.entry(rel)
         url = self._file_url(rel)
         etag = entry.etag if entry.version.startswith("sha256-") else None  # the commit is enough
         return RemoteVideo(url, entry.size, etag, None, cache_key(url, entry))
 
-    def _copy(self, rel: str, size: int) -> str | None:
+    def _here(self, rel: str) -> str | None:
+        """The file on this machine: in `folder`, else in another copy of the commit. A copy must
+        have the listed size; where nothing can be listed, snapshots of the commit are believed.
+        """
+        try:
+            return self.resolve(rel)
+        except NotFoundError:
+            pass
+        if self._manifest.folder(folder_of(rel)) is None and self.options.is_offline:
+            return self._copy(rel, None)
+        return self._copy(rel, self.entry(rel).size)
+
+    def _copy(self, rel: str, size: int | None) -> str | None:
         """A copy of the file elsewhere on this machine: regular, of that size, inside its cache."""
         home, name = env.hf_lerobot_home(), "datasets--" + self.repo_id.replace("/", "--")
         own = home / self.repo_id
-        bases = [(own, own)]
+        bases = [(own, own)] if size is not None else []
         for cache in (home / "hub", env.hf_hub_cache()):
             bases.append((cache / name / "snapshots" / self.commit, cache / name))
         for base, inside in bases:
@@ -150,7 +159,7 @@ class HubRoot(LocalRoot, RemoteRoot):
                 found = os.stat(real, follow_symlinks=False)
             except OSError:
                 continue  # not there
-            fits = stat.S_ISREG(found.st_mode) and found.st_size == size
+            fits = stat.S_ISREG(found.st_mode) and size in (None, found.st_size)
             if fits and real.startswith(within) and not real.endswith(".incomplete"):
                 return real
         return None
@@ -181,6 +190,10 @@ class HubRoot(LocalRoot, RemoteRoot):
             check_amount(f"{self.endpoint}/datasets/{self.repo_id}", size, self.options)
             self.download(data)
         absent = [rel for rel in videos if not self.exists(rel)]
+        if self.options.is_offline:
+            absent = [rel for rel in absent if self._here(rel) is None]
+        if any(self._manifest.folder(folder_of(rel)) is None for rel in absent):
+            self.need_online(absent)
         self._know(dict.fromkeys(map(folder_of, absent)))
         for rel in absent:
             self.entry(rel)

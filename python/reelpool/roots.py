@@ -6,6 +6,7 @@ Everything that `info.json` says about paths is untrusted: templates go through 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import stat
@@ -19,6 +20,8 @@ from .errors import FormatError, NotFoundError, StorageError, UnsupportedMediaEr
 if TYPE_CHECKING:
     from .hub import Hub
     from .remote_root import RemoteRoot
+
+logger = logging.getLogger("reelpool")
 
 INFO_FILE = "meta/info.json"
 MAX_PATH = 4096
@@ -396,6 +399,11 @@ def resolve_root(
     hub = None
     if well_formed and ("/" in repo_id or root is None):
         hub = Hub(repo_id, revision, folder, token, options)
+        if options.proxy or options.ca_file:
+            logger.info(
+                "proxy and ca_file of storage_options are for the bytes of videos: huggingface_hub "
+                "takes its own from the environment (HTTPS_PROXY, SSL_CERT_FILE)"
+            )
     if folder is not None:
         found = _resolve_folder(folder, repo_id, hub, force)
         return found if found.revision else found._replace(revision=revision)

@@ -121,6 +121,66 @@ def test_data_that_is_too_large(hub):
     assert len(hub.requests("HEAD api .*/resolve/.*/data/")) == 1 and first.reads_ranges
 
 
+def test_offline_with_copies_elsewhere(hub, tmp_path, monkeypatch):
+    import huggingface_hub
+
+    LeRobotDatasetMetadata("o/n")
+    huggingface_hub.snapshot_download(
+        "o/n", repo_type="dataset", revision="v3.0", endpoint=hub.endpoint,
+        cache_dir=tmp_path / "hub", allow_patterns=["videos/*"],
+    )  # fmt: skip
+    sha = hub.repos["o/n"].branches["main"]
+    home = tmp_path / "lerobot/hub/datasets--o--n/snapshots" / sha
+    for rel in DATA:
+        (home / rel).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / rel, home / rel)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    before = len(hub.log)
+    dataset = open_hub(download_videos=False)
+    assert not dataset.reads_ranges and len(hub.log) == before
+    assert str(tmp_path / "hub") in dataset.meta._files.video(VIDEOS[0])
+
+
+def test_into_a_folder(hub, tmp_path):
+    dataset = open_hub(root=tmp_path / "mine", download_videos=False)
+    assert dataset.root == tmp_path / "mine" and dataset.reads_ranges
+    held = files_of(tmp_path / "mine")
+    assert all(rel in held for rel in DATA) and not any(rel in held for rel in VIDEOS)
+    assert ranges(dataset, VIDEOS[0]) == (ROOT / VIDEOS[0]).read_bytes()
+    again = open_hub(root=tmp_path / "mine")  # now whole
+    assert not again.reads_ranges and all(rel in files_of(tmp_path / "mine") for rel in VIDEOS)
+
+
+@pytest.mark.parametrize(
+    "repo_id, revision, cls, words",
+    [
+        ("o/absent", None, AuthError, "hf auth login"),
+        ("o/n", "v9", NotFoundError, "has no revision v9"),
+        ("o/p", None, AuthError, "hf auth login"),
+    ],
+)
+def test_errors_of_streaming(hub, repo_id, revision, cls, words):
+    hub.add("o/p", ROOT, private=True, readers={CANARY})
+    with pytest.raises(cls, match=words) as caught:
+        StreamingLeRobotDataset(repo_id, revision=revision, num_threads=1)
+    assert caught.value.dataset == repo_id and len(str(caught.value).splitlines()) <= 3
+
+
+def test_what_the_node_keeps_is_enough_offline(hub, tmp_path, monkeypatch):
+    dataset = open_hub(download_videos=False, storage_options={"disk_cache": "1GB"})
+    place = dataset.meta._files.remote_options()["cache_dir"]
+    for rel in VIDEOS:
+        key = dataset.meta._files.video(rel).key
+        (tmp_path / place / "v1" / key[-2:] / key).mkdir(parents=True)
+    before = len(hub.log)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    again = open_hub(download_videos=False, storage_options={"disk_cache": "1GB"})
+    assert again.reads_ranges and len(hub.log) == before
+    assert again.meta._files.remote_options()["offline"]
+    with pytest.raises(OfflineError):
+        open_hub(download_videos=False, storage_options={"disk_cache": False})
+
+
 def test_offline(hub, monkeypatch):
     sha = open_hub(download_videos=False).revision
     before = len(hub.log)

@@ -289,7 +289,7 @@ def test_positions_of_the_arguments():
         ({"memory_budget": "1MB", "batch_size": 64}, ValueError, "memory_budget"),
         ({"image_transforms": 3}, TypeError, "image_transforms"),
         ({"delta_timestamps": {"action": [0.033]}}, ValueError, "action"),
-        ({"data_files_root": "s3://bucket/data"}, UnsupportedMediaError, "s3"),
+        ({"data_files_root": "gs://bucket/data"}, UnsupportedMediaError, "gs"),
         ({"data_files_root": "/nowhere"}, NotFoundError, "data_files_root"),
     ],
 )
