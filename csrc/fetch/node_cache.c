@@ -30,8 +30,8 @@ bool rp_node_cache_key_ok(const char *key)
 
 bool rp_node_args_ok(const char *key, int64_t size, int64_t offset, int64_t len)
 {
-    return rp_node_cache_key_ok(key) && offset >= 0 && len >= 0 && offset <= size &&
-           len <= size - offset;
+    return rp_node_cache_key_ok(key) && size <= RP_NODE_SIZE_MAX && offset >= 0 && len >= 0 &&
+           offset <= size && len <= size - offset;
 }
 
 /* ---- trouble */

@@ -17,8 +17,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define RP_NODE_KEY_MIN 8 /* characters, of a-z 0-9 - */
-#define RP_NODE_KEY_MAX 80
+#define RP_NODE_KEY_MIN  8 /* characters, of a-z 0-9 - */
+#define RP_NODE_KEY_MAX  80
+#define RP_NODE_SIZE_MAX (1LL << 43) /* bytes of a file; nothing of longer ones is kept */
 
 typedef struct rp_node_cache rp_node_cache;
 

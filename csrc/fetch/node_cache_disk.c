@@ -188,9 +188,7 @@ bool rp_node_open_object(rp_node_cache *cache, int root, const char *key, enum r
         return false;
     }
     out->dev = data.st_dev;
-    out->data_ino = data.st_ino;
-    out->map_ino = map.st_ino;
-    out->map_bytes = map.st_size;
+    out->ino = data.st_ino;
     return true;
 }
 

@@ -213,6 +213,7 @@ rp_status rp_node_view_add(struct rp_node_view *view, const uint8_t *bytes, size
         }
         uint32_t at = (uint32_t)(view->parsed / RP_NODE_RECORD);
         view->parsed += RP_NODE_RECORD;
+        memcpy(view->last, bytes, RP_NODE_RECORD);
         if (record.size != view->size) {
             continue;
         }

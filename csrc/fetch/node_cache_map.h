@@ -50,6 +50,7 @@ struct rp_node_intent {
 struct rp_node_view {
     int64_t size;                  /* of the file; records that say another are skipped */
     int64_t parsed;                /* bytes of the map that have been added */
+    uint8_t last[RP_NODE_RECORD];  /* the record that ends there */
     bool bad;                      /* the record at `parsed` is damaged */
     struct rp_node_extent *extent; /* by (offset, len) */
     size_t extents, extent_cap;

@@ -19,8 +19,7 @@ struct rp_node_object {
     char key[RP_NODE_KEY_MAX + 1];
     int fd; /* of `data`, for reading */
     dev_t dev;
-    ino_t data_ino;     /* pinned by fd: tells this object from its successor */
-    ino_t map_ino;      /* the same, where somebody removed the map alone */
+    ino_t ino;          /* of `data`: pinned by fd, tells this object from its successor */
     int users;          /* calls that use it */
     bool listed;        /* in the table; else the last user frees it */
     int64_t last_ns;    /* used, monotonic clock */
@@ -65,8 +64,7 @@ int rp_node_off(rp_node_cache *cache);
 struct rp_node_files {
     int dir, map, data; /* -1: closed */
     dev_t dev;
-    ino_t data_ino, map_ino;
-    int64_t map_bytes;
+    ino_t ino; /* of data */
 };
 
 /* ---- node_cache_table.c: the objects that are open. */

@@ -200,6 +200,7 @@ void rp_node_cache_store(rp_node_cache *cache, const char *key, int64_t size, in
                          int64_t len, const uint8_t *bytes)
 {
     if (!rp_node_args_ok(key, size, offset, len) || len == 0 || rp_node_off(cache) != 0) {
+        rp_node_cache_release(cache, key, size, offset, len);
         return;
     }
     int root = rp_node_open_root(cache, true);
@@ -207,16 +208,17 @@ void rp_node_cache_store(rp_node_cache *cache, const char *key, int64_t size, in
     if (root >= 0) {
         (void)close(root); /* a folder: nothing to lose */
     }
-    if (root < 0 || rp_node_off(cache) != 0) {
+    if (root < 0 || rp_node_off(cache) == RP_NODE_OFF) {
         return;
     }
+    room = room && rp_node_off(cache) == 0;
     struct writing w;
     if (writing_begin(&w, cache, key, size, room ? RP_NODE_MAKE : RP_NODE_WRITE)) {
         bool claimed = has_claim(&w, offset, len); /* while the bytes are missing */
         if (room) {
             store_all(&w, offset, len, bytes);
         }
-        if (claimed && rp_node_off(cache) == 0) {
+        if (claimed) { /* also where the disk is full: a record may still find its place */
             (void)append_one(&w, RP_NODE_OVER, offset, len, 0); /* a failure has been reported */
         }
         (void)rp_node_refresh(cache, w.object, w.files.map); /* the same */
@@ -230,7 +232,7 @@ void rp_node_cache_store(rp_node_cache *cache, const char *key, int64_t size, in
 void rp_node_cache_release(rp_node_cache *cache, const char *key, int64_t size, int64_t offset,
                            int64_t len)
 {
-    if (!rp_node_args_ok(key, size, offset, len) || len == 0 || rp_node_off(cache) != 0) {
+    if (!rp_node_args_ok(key, size, offset, len) || len == 0 || rp_node_off(cache) == RP_NODE_OFF) {
         return;
     }
     struct writing w;

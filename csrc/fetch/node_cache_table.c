@@ -97,8 +97,7 @@ static struct rp_node_object *object_new(const char *key, int64_t size,
     }
     (void)snprintf(object->key, sizeof(object->key), "%s", key);
     object->dev = files->dev;
-    object->data_ino = files->data_ino;
-    object->map_ino = files->map_ino;
+    object->ino = files->ino;
     object->users = 1;
     object->last_ns = rp_now_ns();
     object->view.size = size;
@@ -107,17 +106,20 @@ static struct rp_node_object *object_new(const char *key, int64_t size,
 
 /* The object of these files, with one more user: the one in the table, or a new one in its place.
  * NULL: no memory or descriptor. */
-/* The same files, of which the map has not become shorter. */
+/* The same `data`, and a map that goes on from where it was read last: somebody may have removed
+ * the map alone, and a new one may have the same inode. */
 static bool is_of(rp_node_cache *cache, struct rp_node_object *object,
                   const struct rp_node_files *files)
 {
+    uint8_t known[RP_NODE_RECORD], now[RP_NODE_RECORD];
     rp_lock_acquire(&cache->lock);
     int64_t parsed = object->view.parsed;
+    memcpy(known, object->view.last, sizeof(known));
     rp_lock_release(&cache->lock);
-    struct stat st;
-    return object->dev == files->dev && object->data_ino == files->data_ino &&
-           object->map_ino == files->map_ino &&
-           (parsed <= files->map_bytes || (fstat(files->map, &st) == 0 && parsed <= st.st_size));
+    return object->dev == files->dev && object->ino == files->ino &&
+           (parsed == 0 ||
+            (rp_node_pread(files->map, now, sizeof(now), parsed - RP_NODE_RECORD) == 1 &&
+             memcmp(known, now, sizeof(now)) == 0));
 }
 
 struct rp_node_object *rp_node_object_of(rp_node_cache *cache, const char *key, int64_t size,

@@ -12,7 +12,6 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
@@ -39,6 +38,7 @@ logger = logging.getLogger("reelpool")
 
 READ_AHEAD_BYTES = 256 << 20
 AT_ONCE = 16
+LEFT_BEHIND_S = 2.0  # how long a failed call waits for its threads
 LARGEST_WHOLE = 64 << 20  # bytes of a file from a server without ranges
 
 T = TypeVar("T")
@@ -88,26 +88,47 @@ def at_once(
     function: Callable[[Any], T], items: Sequence[Any], close: Callable[[], Any], count: int
 ) -> list[T]:
     """`function` of each item, `count` at once. At the first error, or on Ctrl-C, `close()` ends
-    what is under way.
+    what is under way; threads that do not heed it are left behind.
     """
     if len(items) < 2 or count < 2:
         return [function(item) for item in items]
-    pool = ThreadPoolExecutor(min(count, len(items)), "reelpool-remote")
+    results: list[Any] = [None] * len(items)
+    errors: list[tuple[int, BaseException]] = []
+    numbers, lock, stop = iter(range(len(items))), threading.Lock(), threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            with lock:
+                number = next(numbers, None)
+            if number is None:
+                return
+            try:
+                results[number] = function(items[number])
+            except BaseException as error:  # raised again below
+                errors.append((number, error))
+                stop.set()
+
+    threads = [
+        threading.Thread(target=work, name="reelpool-remote", daemon=True)
+        for _ in range(min(count, len(items)))
+    ]
     try:
-        futures = [pool.submit(function, item) for item in items]
-        waiting = set(futures)
-        while waiting:  # a wait without end would not see Ctrl-C on some systems
-            done, waiting = wait(waiting, 1.0, FIRST_EXCEPTION)
-            failed = next((f for f in futures if f in done and f.exception()), None)
-            if failed is not None:
-                failed.result()
-        return [future.result() for future in futures]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive() and not stop.is_set():
+                thread.join(0.1)
     except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        close()
+        stop.set()
         raise
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        if stop.is_set():
+            close()
+    for thread in threads:
+        thread.join(LEFT_BEHIND_S)
+    if errors:
+        raise min(errors, key=lambda pair: pair[0])[1]
+    return results
 
 
 class ClientBox:
@@ -217,8 +238,10 @@ class RemoteRoot:
             return self._box.get()
 
     def close(self) -> None:
-        """End the calls under way and close the connections; the next use opens new ones."""
-        if self._box is not None:
+        """End the calls under way and close the connections, if they are this root's alone; the
+        next use opens new ones.
+        """
+        if self._box is not None and self._shared() is None:
             self._box.close()
 
     def remote_options(self) -> dict[str, Any]:

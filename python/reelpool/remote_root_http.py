@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import uuid
 from collections.abc import Iterable, Sequence
 from urllib.parse import quote, urlsplit
 
@@ -46,7 +47,7 @@ class HttpRoot(RemoteRoot):
                 self.need_online([probe])
             return self
         try:
-            entry = self._files().ask(probe)
+            entry = self._told(probe)
         except NotFoundError:
             raise self.no_dataset(probe) from None
         self._manifest.put({folder_of(probe): {probe: entry}})
@@ -70,6 +71,11 @@ class HttpRoot(RemoteRoot):
             )
         return found
 
+    def _told(self, rel: str) -> Entry:
+        """What the server says of a file. Without a version its copies are of this start alone."""
+        entry = self._files().ask(rel)
+        return entry if entry.version else entry._replace(version=f"once-{uuid.uuid4().hex}")
+
     def _ask(self, rels: Sequence[str]) -> None:
         """Ask about files that are not known yet."""
         unknown = [rel for rel in rels if self._manifest.entry(rel) is None]
@@ -79,7 +85,7 @@ class HttpRoot(RemoteRoot):
 
         def one(rel: str) -> Entry:
             try:
-                return self._files().ask(rel)
+                return self._told(rel)
             except NotFoundError:
                 return ABSENT
 

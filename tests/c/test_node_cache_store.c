@@ -82,6 +82,26 @@ RP_TEST(a_full_disk_switches_storing_off)
     end();
 }
 
+RP_TEST(a_full_disk_makes_nobody_wait)
+{
+    begin();
+    rp_node_cache *full = open_cache(1 << 30), *other = open_cache(1 << 30);
+    (void)CHECK_EQ(rp_node_cache_claim(full, KEY, SIZE, 0, 1000), RP_OK);
+    (void)CHECK_EQ(rp_node_cache_claim(full, KEY, SIZE, 1000, 1000), RP_OK);
+    (void)CHECK_EQ(rp_node_cache_claim(full, KEY, SIZE, 2000, 1000), RP_OK);
+    struct rp_fault fault = {.calls = RP_FAULT_WRITE, .nth = 2, .onward = true}; /* 1: measured */
+    rp_fault_arm(&fault);
+    store(full, 0, 1000);
+    store(full, 1000, 1000);
+    rp_node_cache_release(full, KEY, SIZE, 2000, 1000);
+    (void)CHECK(rp_fault_disarm());
+    (void)CHECK_EQ(stats_of(full).off, 1);
+    (void)CHECK_EQ(rp_node_cache_claim(other, KEY, SIZE, 0, 3000), RP_OK);
+    rp_node_cache_free(&full);
+    rp_node_cache_free(&other);
+    end();
+}
+
 RP_TEST(a_limit_on_file_sizes)
 {
     begin();

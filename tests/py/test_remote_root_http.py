@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from demo_sets import FRONT, ROOT, STARTS
 from reelpool import LeRobotDataset, StreamingLeRobotDataset, errors
+from reelpool.remote_files import RemoteFiles
 from reelpool.remote_root import RemoteVideo
 from test_remote_root_hub import DATA, VIDEOS, ranges
 
@@ -152,6 +153,22 @@ def test_a_server_without_ranges(server):
     dataset = open_http(server)
     video = dataset.meta._files.video(VIDEOS[0])
     assert isinstance(video, RemoteVideo) and video.whole and len(dataset) == STARTS[-1]
+
+
+def test_a_server_without_versions(server, monkeypatch):
+    ask = RemoteFiles.ask
+    monkeypatch.setattr(RemoteFiles, "ask", lambda *who: ask(*who)._replace(version=""))
+    dataset = open_http(server)
+    video = dataset.meta._files.video(VIDEOS[0])
+    assert (video.etag, video.last_modified) == (None, None) and dataset.meta.stats
+    copy = pickle.loads(pickle.dumps(dataset))
+    assert copy.meta._files.video(VIDEOS[0]) == video
+    server.files["/my set/meta/stats.json"] = server.files["/my set/meta/stats.json"].replace(
+        b"0", b"1"
+    )
+    again = open_http(server)  # copies of unknown version are of one start
+    assert str(again.meta.stats) != str(dataset.meta.stats)
+    assert again.meta._files.video(VIDEOS[0]).key != video.key
 
 
 def test_offline(server, monkeypatch):

@@ -2,6 +2,8 @@
 
 import pickle
 import shutil
+import signal
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -219,3 +221,22 @@ def test_the_first_error_ends_the_others():
     with pytest.raises(KeyError):
         at_once(work, range(1000), lambda: closed.append(1), 2)
     assert closed == [1] and len(done) < 1000
+
+
+def test_ctrl_c_ends_them():
+    begun, ended = threading.Event(), threading.Event()
+
+    def work(item):
+        begun.set()
+        assert ended.wait(30)
+
+    def interrupt():
+        assert begun.wait(30)
+        signal.raise_signal(signal.SIGINT)
+
+    timer = threading.Thread(target=interrupt)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        at_once(work, [0, 1], ended.set, 2)
+    timer.join()
+    assert ended.is_set()
