@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from reelpool.bench import suite, suite_cli, suite_record
+from reelpool.bench import merge, suite, suite_cli, suite_record
 from reelpool.bench.scenarios import DEMO
 from reelpool.cli import console
 
@@ -38,7 +38,8 @@ STREAMING_KEYS = """
     batch_size num_workers buffer_size device video_decode_device frames_measured""".split()
 OURS = """
     impl num_threads order reuse stage_s floor_ratio wait_pct probe_skipped env command
-    shuffle_randomness_uniform peak_pss_gb cpu_ms_per_sample read_pct""".split()
+    shuffle_randomness_uniform peak_pss_gb cpu_ms_per_sample read_pct substituted fetch
+    bytes_fetched requests resolves""".split()
 
 
 def metadata(files: list[tuple], lengths: list[int], cameras: int = 1) -> SimpleNamespace:
@@ -120,6 +121,13 @@ def test_a_probe_without_a_sound_frame_says_why():
     assert "samples_per_s" not in found
 
 
+def test_what_servers_were_asked_is_summed_over_origins_and_workers():
+    one = {"hub": {"requests": 2, "bytes_fetched": 10, "retries": {"reset": 1}}}
+    two = {"hub": {"requests": 1, "bytes_fetched": 5}, "cdn": {"requests": 4, "resolves": 1}}
+    found = suite_runner.fetched([{"fetch": one}, {"fetch": two}, {"samples": 3}])
+    assert found == {"requests": 7, "bytes_fetched": 15, "resolves": 1}
+
+
 def check_record(path: Path, keys: list[str]) -> dict:
     """A result file: every key there, none null without a reason, its CSV the same."""
     record = json.loads(path.read_text())
@@ -158,7 +166,7 @@ def test_a_map_style_scenario_with_workers(tmp_path):
     assert found["counters"]["delivered"] >= 8 * 4 * 2  # counted in the worker
     assert found["floor_ratio"] is None
     assert found["fetch_pct"] + found["decode_pct"] == pytest.approx(100.0)
-    assert found["probe_skipped"] == 0
+    assert found["probe_skipped"] == found["substituted"] == 0
     assert "bs4" not in found["command"]
 
 
@@ -283,11 +291,49 @@ def test_a_cancelled_job_says_so_and_leaves_no_process(tmp_path):
     assert "SIGTERM" in json.loads(failed.read_text())["failed"]
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("lerobot"), reason="lerobot is not importable")
-def test_lerobots_classes_run_the_same_scenario(tmp_path):
-    words = ("--scenario", "mmap_local", "--local_root", str(DATA), "--batch_size", "4")
-    more = ("--num_partitions", "1", "--impl", "lerobot", "--num_workers", "1")
-    assert suite_cli.dataloading(short(tmp_path, *words, *more)) == console.OK
-    found = check_record(tmp_path / "lerobot/mmap_local_bs4_w1_r0of1.json", DATALOADING_KEYS)
-    assert found["impl"] == "lerobot"
-    assert found["versions"]["lerobot"]
+@pytest.fixture
+def lerobot_python(tmp_path, monkeypatch):
+    """An interpreter that has LeRobot: this one, or that of the comparison (tests/parity)."""
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "datasets"))
+    if importlib.util.find_spec("lerobot"):
+        return sys.executable
+    other = ROOT / ".venv-parity/bin/python"
+    if not other.exists():
+        pytest.skip("lerobot is not importable")
+    return str(other)
+
+
+def beside_lerobot(out, lerobot_python, *words):
+    """Options of a run of ours and of LeRobot's classes."""
+    more = ("--impl", "reelpool,lerobot", "--lerobot_python", lerobot_python, "--num_workers", "1")
+    return short(out, *words, *more, "--batch_size", "4")
+
+
+def compared(out, tag, keys):
+    """The records of both, merged: LeRobot's is what ours is held against."""
+    ours, theirs = (check_record(out / f"{i}/{tag}.json", keys) for i in ("reelpool", "lerobot"))
+    assert theirs["versions"]["lerobot"] and "lerobot" not in ours["versions"]
+    for key in ("samples_measured", "num_cameras", "image_shape", "fps", "loaded_episodes"):
+        assert theirs[key] == ours[key], key
+    best = {g.impl: g.figures["baseline_ratio"] for g in merge.read(out).groups}
+    assert best["lerobot"] == 1.0 and best["reelpool"] > 0
+
+
+def test_lerobots_map_style_class_runs_the_same_scenario(tmp_path, lerobot_python):
+    words = ("--scenario", "mmap_local", "--local_root", str(DATA), "--num_partitions", "1")
+    options = beside_lerobot(tmp_path, lerobot_python, *words)
+    assert suite_cli.dataloading(options) == console.OK
+    compared(tmp_path, "mmap_local_bs4_w1_r0of1", DATALOADING_KEYS)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("mode", ["single", "sarm"])
+def test_lerobots_streaming_class_runs_the_same_mode(tmp_path, lerobot_python, mode):
+    copy, out = tmp_path / "copy", tmp_path / "out"
+    # It reads wrong frames, or fails, where a camera has a second file.
+    program = [sys.executable, ROOT / "benchmarks/one_file.py", DATA, copy]
+    subprocess.run(program, check=True, capture_output=True)
+    words = ("--root", str(copy), "--repo_id", "demo", "--mode", mode, "--source", "local")
+    options = beside_lerobot(out, lerobot_python, *words, "--buffer_size", "20")
+    assert suite_cli.streaming(options) == console.OK
+    compared(out, f"local_{mode}_bs4_w1_cpu", STREAMING_KEYS)

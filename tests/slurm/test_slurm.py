@@ -1,98 +1,25 @@
 """A real SLURM of two nodes on this machine (cluster.sh): ranks of a step, a job's batch shell, and training that is
 killed, preempted and cancelled. `make test-slurm`."""  # noqa: E501
 
-import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from demo_sets import ROOT
+from on_cluster import ENDED, REPO, WAIT_S, job_facts, wait_until
+from test_processes import GLOBAL_BATCH, check_job
 
-REPO = Path(__file__).resolve().parents[2]
-sys.path.append(str(REPO / "tests" / "py"))
-
-from demo_sets import ROOT  # noqa: E402
-from test_processes import GLOBAL_BATCH, check_job  # noqa: E402
-
-CLUSTER = Path(__file__).with_name("cluster.sh")
 RANK = REPO / "tests" / "isolated" / "_rank.py"
 EXAMPLE = REPO / "benchmarks" / "train_streaming_multinode.py"
 LAUNCHER = REPO / "benchmarks" / "slurm" / "train_streaming.sh"
-WAIT_S = 120
 STEPS = 60
 
 pytestmark = pytest.mark.slurm
 need_torch = pytest.mark.usefixtures("torch_here")
-
-
-@pytest.fixture(scope="session")
-def torch_here():
-    pytest.importorskip("torch", reason="needs the extra `torch`")
-
-
-def free_ports(count=3):
-    """The first of so many neighbouring free ports."""
-    for first in range(17100, 32000, count):
-        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-            for port in range(first, first + count):
-                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            return first
-    raise AssertionError("no free ports")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def cluster(tmp_path_factory):
-    """Environment of the cluster's commands; SLURM_CONF: of one that runs."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "SBATCH_"))}
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR"):
-        clean.pop(name, None)
-    clean.update(PYTHON=sys.executable, OMP_NUM_THREADS="1")
-    if "SLURM_CONF" in os.environ:
-        yield {**clean, "SLURM_CONF": os.environ["SLURM_CONF"]}
-        return
-    folder = f"/run/reelpool-slurm-{os.getpid()}"  # beside one that somebody works with
-    clean["SLURM_TEST_PORT"] = str(free_ports())
-    up = subprocess.run([CLUSTER, "up", folder], capture_output=True, text=True, env=clean)
-    if up.returncode == 3:
-        pytest.skip(f"slurm: {up.stderr.strip()}")
-    assert up.returncode == 0, up.stderr
-    yield {**clean, "SLURM_CONF": up.stdout.strip()}
-    down = subprocess.run([CLUSTER, "down", folder], capture_output=True, text=True, env=clean)
-    assert down.returncode == 0, down.stderr
-
-
-@pytest.fixture
-def slurm(cluster):
-    """slurm(command, *arguments) -> its output; jobs left at the end are cancelled."""
-
-    def call(*command, timeout=WAIT_S, **environment):
-        done = subprocess.run(
-            [str(word) for word in command], capture_output=True, text=True, timeout=timeout,
-            env={**cluster, **environment}, cwd=REPO,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
-        return done.stdout
-
-    yield call
-    for job in call("squeue", "-h", "-o", "%i").split():
-        call("scancel", job)
-    wait_until(lambda: not call("squeue", "-h"), "cancelled jobs end", every=0.3)
-
-
-def wait_until(done, what=None, seconds=WAIT_S, every=0.02):
-    """What `done` gives once it is true; after so long False, or, with `what`, a failure."""
-    deadline = time.monotonic() + seconds
-    while not (found := done()):
-        if time.monotonic() > deadline:
-            assert what is None, f"waited too long until {what}"
-            return False
-        time.sleep(every)
-    return found
 
 
 # -- ranks --
@@ -167,8 +94,7 @@ class Job:
         ).strip()  # fmt: skip
 
     def facts(self):
-        words = self.slurm("scontrol", "show", "job", self.number).split()
-        return dict(word.split("=", 1) for word in words if "=" in word)
+        return job_facts(self.slurm, self.number)
 
     def wait_for_steps(self, count=10):
         enough = False
@@ -179,7 +105,7 @@ class Job:
         assert enough and not self.ended(), self.text.read_text()
 
     def ended(self):
-        return self.facts()["JobState"] in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
+        return self.facts()["JobState"] in ENDED
 
     def begin_now(self, *changes, restarts=1):
         """A queued job begins in two minutes, says SLURM: now, and with these changes."""
@@ -258,38 +184,3 @@ def test_accelerate_launch_sees_both_nodes(slurm, tmp_path, whole):
     job = Job(slurm, tmp_path / "out", LAUNCHER="accelerate")
     assert "rank 0: " in (text := job.complete()) and "rank 1: " in text
     check_log(job.output, whole)
-
-
-# -- the benchmark's chain --
-
-
-@need_torch
-def test_submit_runs_the_scenarios_one_after_the_other(cluster, tmp_path):
-    scenarios = ["mmap_local", "stream_bucket_2node"]
-    out, logs = tmp_path / "out", tmp_path / "logs"
-    command = [
-        sys.executable, "-m", "reelpool", "submit", "--json", "--wait", "--poll_s", 0.3,
-        "--scenarios", ",".join(scenarios), "--gpus", 0, "--mem", "500M", "--time", 5, "--cpus", 1,
-        "--local_root", ROOT, "--root", ROOT, "--data_files_root", ROOT, "--map_repo_id",
-        "reelpool/demo", "--repo_id", "reelpool/demo", "--num_partitions", 1, "--impl", "reelpool",
-        "--device", "cpu", "--num_workers", 0, "--num_threads", 1, "--batch_size", 8,
-        "--duration_s", 0.5,
-         "--warmup_batches", 1, "--probe_samples", 4, "--probe_warmup", 1, "--floor_s", 0,
-        "--out_dir", out, "--log_dir", logs, "--venv", sys.prefix,
-    ]  # fmt: skip
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True,
-                          timeout=WAIT_S, env=cluster, cwd=REPO)  # fmt: skip
-    text = done.stderr + "".join(path.read_text() for path in logs.glob("*.out"))
-    assert done.returncode == 0, text
-    answer = json.loads(done.stdout)
-    assert list(answer["jobs"]) == [f"dlbench_{name}" for name in [*scenarios, "report"]]
-    assert answer["missing"] == [], text
-    ranks = {}
-    for path in (out / "reelpool").glob("*.json"):
-        found = json.loads(path.read_text())
-        ranks.setdefault(found["scenario"], []).append((found["rank"], found["world_size"]))
-        assert found["samples_per_s"] > 0
-    assert {name: sorted(found) for name, found in ranks.items()} == {
-        "mmap_local": [(0, 1)], "stream_bucket_2node": [(0, 2), (1, 2)]
-    }  # fmt: skip
-    assert (out / "report.html").stat().st_size > 0

@@ -116,17 +116,15 @@ def build(
     body.append("<p class='faint'>" + "<br>".join(html.escape(n) for n in notes) + "</p>")
     body += _scaling(done) + _alone(done)
     body.append("<h2>Over time</h2>")
-    names = {id(r): f"{r.case.label}, {r.case.what}" for r in done}
-    rates = [(names[id(r)], r.rates) for r in done]
-    body.append(card(pictures.svg_lines("Throughput", "seconds after iter()", "samples/s", rates)))
-    memory = [(names[id(r)], [(t, rss / 1e6) for t, rss, _ in r.memory if rss]) for r in done]
-    title = "Memory of the process tree (RSS)"
-    axis = "seconds after the process started"
-    body.append(card(pictures.svg_lines(title, axis, "MB", memory)))
+    for what in dict.fromkeys(r.case.what for r in done):
+        body += _over_time(what, [r for r in done if r.case.what == what])
     body.append("<h2>Gaps between batches</h2>")
     percentiles = ("p50", "p95", "p99")
     gaps = [
-        [names[id(r)], *[with_range(r.figures, f"{p}_sample_latency_ms") for p in percentiles]]
+        [
+            f"{r.case.label}, {r.case.what}",
+            *[with_range(r.figures, f"{p}_sample_latency_ms") for p in percentiles],
+        ]
         for r in done
     ]
     body.append(card(table(["case", *[f"{p} ms/sample" for p in percentiles]], gaps)))
@@ -150,6 +148,20 @@ def build(
     body.append(f"<pre>{html.escape(env['command'])}</pre>")
     subtitle = f"{env['dataset']} on {env['cpu']}, {env['cpus_granted']} CPUs, {env['date']}"
     return page("reelpool bench", subtitle, body)
+
+
+def _over_time(what: str, results: list[Result]) -> list[str]:
+    """Throughput and memory of the cases that do the same work."""
+    rates = [(r.case.label, r.rates) for r in results]
+    memory = [(r.case.label, [(t, rss / 1e6) for t, rss, _ in r.memory if rss]) for r in results]
+    axis = "seconds after the process started"
+    return [
+        card(pictures.svg_lines(title, unit, of, lines))
+        for title, unit, of, lines in (
+            (f"Throughput: {what}", "seconds after iter()", "samples/s", rates),
+            (f"Memory of the process tree (RSS): {what}", axis, "MB", memory),
+        )
+    ]
 
 
 def _scaling(results: list[Result]) -> list[str]:

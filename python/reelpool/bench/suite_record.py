@@ -11,7 +11,14 @@ from typing import Any
 
 from . import metrics
 
-COUNTED = ("counters", "reuse", "bytes_read", "stage_s")  # by reelpool's readers only
+COUNTED = (
+    "counters",
+    "reuse",
+    "bytes_read",
+    "stage_s",
+    "substituted",
+)  # by reelpool's readers only
+ASKED = ("bytes_fetched", "requests", "resolves")  # of servers
 
 
 @dataclass
@@ -70,6 +77,9 @@ def figures(plan: Plan, raw: dict, watch: metrics.MemoryWatch) -> dict[str, Any]
         **watch.peaks(raw["own_peak_rss_bytes"]),
         **_probe_figures(raw["probe"]),
         "video_decoder_cache": raw["cache"],
+        "substituted": raw["stats"].get("substituted"),
+        "fetch": raw["fetch"] or None,
+        **{key: raw["fetch"].get(key) for key in ASKED},
         **_waits(raw),
         "batch_shape": raw["batch_shape"],
         "versions": raw["versions"],
@@ -137,9 +147,10 @@ def _reasons(record: dict, config: dict, probe: dict) -> dict[str, str]:
         "wait_pct": "no batch after the warm-up",
         "move_pct": "no batch after the warm-up",
         "reuse": "no picture was decoded",
+        **dict.fromkeys(("fetch", *ASKED), "no server was asked for parts of videos"),
     }
     if config["impl"] == "lerobot":
-        known |= dict.fromkeys(COUNTED, "LeRobot 0.6.1 counts nothing")
+        known |= dict.fromkeys((*COUNTED, "fetch", *ASKED), "LeRobot 0.6.1 counts nothing")
     for key in ("single_proc_samples_per_s", "fetch_pct", "decode_pct", "probe_skipped"):
         known[key] = probe.get("reason", "")
     if "reason" in probe and not probe.get("error"):

@@ -209,6 +209,11 @@ def total(parts: list[dict]) -> dict[str, float]:
     return out
 
 
+def fetched(parts: list[dict]) -> dict[str, float]:
+    """What was asked of servers: the counters of every origin of every process together."""
+    return total([origin for part in parts for origin in part.get("fetch", {}).values()])
+
+
 class Consumer:
     """Moves every tensor to the device, and notes how long it waited and how long moving took."""
 
@@ -389,7 +394,7 @@ def counters(config: dict, dataset: Any, loader: Any) -> dict[str, Any]:
     """Engine counters of all processes, and those of decoder caches."""
     parts = left_counters(config["counters"])
     if config["impl"] == "lerobot":
-        return {"stats": {}, "cache": None}
+        return {"stats": {}, "cache": None, "fetch": {}}
     if config["impl"] == "reelpool_loader":
         stats = [loader.stats()]
     elif parts:
@@ -404,7 +409,7 @@ def counters(config: dict, dataset: Any, loader: Any) -> dict[str, Any]:
         cache["hit_rate"] = round(cache["hits"] / asked, 4) if asked else 0.0
     summed = total(stats)
     summed.pop("reuse", None)
-    return {"stats": summed, "cache": cache}
+    return {"stats": summed, "cache": cache, "fetch": fetched(stats)}
 
 
 def run(config: dict) -> dict[str, Any]:
@@ -435,6 +440,7 @@ def run(config: dict) -> dict[str, Any]:
         "batch_shape": runner.SHAPE,
         "stats": found["stats"],
         "cache": found["cache"],
+        "fetch": found["fetch"],
         "wait_s": consumer.wait_s,
         "move_s": consumer.move_s,
         "order": order,
