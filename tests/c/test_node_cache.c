@@ -345,5 +345,8 @@ RP_TEST(records_that_lie_about_the_bytes)
     (void)CHECK_EQ(look(cache, SIZE - 5000, 5000), RP_OK);
     check_no_trouble(cache);
     rp_node_cache_free(&cache);
+    cache = open_cache(1 << 30);
+    (void)CHECK_EQ(look(cache, SIZE - 5000, 5000), RP_OK); /* of two records the last one counts */
+    rp_node_cache_free(&cache);
     end();
 }
