@@ -179,10 +179,12 @@ class RemoteRoot:
         self._box: ClientBox | None = None
         self._manifest = Manifest(self.url, self._given_pin)
         self._copies: Any = None
+        self._cache_place: tuple[str | None, int] | None = None
         self._lock, self._listing = threading.Lock(), threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
-        volatile = ("_box", "_manifest", "_copies", "_lock", "_listing", *self._secrets())
+        volatile = ("_box", "_manifest", "_copies", "_cache_place", "_lock", "_listing",
+                    *self._secrets())  # fmt: skip
         state = {k: v for k, v in self.__dict__.items() if k not in volatile}
         state["_given_pin"] = self._manifest.pin
         return state
@@ -246,9 +248,12 @@ class RemoteRoot:
 
     def remote_options(self) -> dict[str, Any]:
         """What the engine is told: cache_dir (None: no cache), cache_bytes, read_ahead_bytes,
-        max_connections (None: its own choice), offline.
+        max_connections (None: its own choice), offline. The same at every call: the disk is looked
+        at once.
         """
-        place, size = node_cache(self.options.disk_cache)
+        if self._cache_place is None:
+            self._cache_place = node_cache(self.options.disk_cache)
+        place, size = self._cache_place
         return {
             "cache_dir": place, "cache_bytes": size, "read_ahead_bytes": READ_AHEAD_BYTES,
             "max_connections": self.options.max_connections, "offline": self.options.is_offline,

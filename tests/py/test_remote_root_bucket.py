@@ -3,8 +3,8 @@
 import pickle
 
 import pytest
-from demo_sets import ROOT, STARTS
-from hub_sets import CANARY, FILES, hub_fixture, new_session  # noqa: F401
+from demo_sets import ROOT, STARTS, open_demo
+from hub_sets import CANARY, FILES, hub_fixture, same_items  # noqa: F401
 from hub_stand_in import Blob, files_of
 from reelpool import LeRobotDataset, StreamingLeRobotDataset
 from reelpool.errors import (
@@ -14,7 +14,7 @@ from reelpool.errors import (
     OfflineError,
     RemoteError,
 )
-from test_remote_root_hub import VIDEOS, ranges
+from test_remote_root_hub import VIDEOS, ranges, same_stream
 
 
 @pytest.fixture(name="bucket")
@@ -47,6 +47,11 @@ def test_files_of_a_bucket(hub, bucket):
     bodies = hub.requests("GET cdn")
     again = open_bucket()
     assert again.meta.stats and hub.requests("GET cdn") == bodies  # copied once
+
+
+def test_samples_are_the_local_ones(hub, bucket):
+    assert same_stream("hf://buckets/o/b/some/where", storage_options={"disk_cache": "1GB"})
+    assert same_items(open_bucket(), open_demo(), range(0, 184, 7)) and not hub.leaks
 
 
 def test_by_repo_type(hub):

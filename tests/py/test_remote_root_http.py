@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from demo_sets import FRONT, ROOT, STARTS
+from demo_sets import FRONT, ROOT, STARTS, array, open_demo
+from hub_sets import same_items
 from reelpool import LeRobotDataset, StreamingLeRobotDataset, errors
 from reelpool.remote_files import RemoteFiles
 from reelpool.remote_root import RemoteVideo
-from test_remote_root_hub import DATA, VIDEOS, ranges
+from test_remote_root_hub import DATA, VIDEOS, ranges, same_stream
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "net"))
 
@@ -53,6 +54,28 @@ def test_files_of_a_server(server):
     local = LeRobotDataset("some/set", ROOT, num_threads=1)
     wanted = [local.hf_dataset[i]["observation.state"] for i in (0, STARTS[-1] - 1)]
     assert np.array_equal(states, wanted)
+
+
+def test_samples_are_the_local_ones(server):
+    url = server.url("/my%20set")
+    assert same_stream("x/y", url, storage_options={"disk_cache": False})
+    server.mix(5, 0.05, ["s503", "cut", "reset_before", "reset_body", "short"])
+    assert same_stream("x/y", url, storage_options={"disk_cache": "1GB"})
+    assert same_items(open_http(server), open_demo(), range(0, 184, 7))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_of_a_dataloader(server, method):
+    torch = pytest.importorskip("torch", reason="needs the extra `torch`")
+    dataset = open_http(server, storage_options={"disk_cache": "1GB"})
+    index = torch.utils.data.Subset(dataset, range(0, 184, 9))
+    loader = torch.utils.data.DataLoader(index, 4, num_workers=2, multiprocessing_context=method)
+    wanted = open_demo()
+    rows = iter(range(0, 184, 9))
+    for batch in loader:
+        for picture in batch[FRONT]:
+            assert np.array_equal(array(picture), array(wanted[next(rows)][FRONT]))
+    assert next(rows, None) is None
 
 
 def test_only_what_is_needed_is_asked_for(server):

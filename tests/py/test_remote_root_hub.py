@@ -4,9 +4,10 @@ which copies win, what a pickle knows."""
 import pickle
 import shutil
 
+import numpy as np
 import pytest
-from demo_sets import FRONT, ROOT
-from hub_sets import CANARY, FILES, hub_fixture, open_hub  # noqa: F401
+from demo_sets import FRONT, ROOT, array, open_demo
+from hub_sets import CANARY, FILES, hub_fixture, open_hub, same_items  # noqa: F401
 from hub_stand_in import files_of
 from reelpool import LeRobotDatasetMetadata, StreamingLeRobotDataset
 from reelpool.errors import (
@@ -17,6 +18,21 @@ from reelpool.errors import (
     UnsupportedMediaError,
 )
 from reelpool.remote_root import RemoteVideo
+
+
+def same_stream(repo_id, root=None, **options):
+    """True if a stream's order and pictures are those of the local set."""
+    common = {"num_threads": 1, "return_uint8": True, "batch_size": 8, "seed": 3}
+    remote = StreamingLeRobotDataset(repo_id, root, **common, **options)
+    assert not remote.streaming_from_local
+    local = StreamingLeRobotDataset("o/n", ROOT, **common)
+    pairs = zip(remote, local, strict=True)
+    return all(
+        all(a[key] == b[key] if key == "task" else np.array_equal(array(a[key]), array(b[key]))
+            for key in b)
+        for a, b in pairs
+    )  # fmt: skip
+
 
 VIDEOS = [rel for rel in FILES if rel.startswith("videos/")]
 DATA = [rel for rel in FILES if rel.startswith("data/")]
@@ -49,6 +65,15 @@ def test_urls_sizes_and_keys(hub):
     assert not hub.leaks and not hub.requests("HEAD .*mp4")
     trees = hub.requests("tree/.*/videos")
     assert len({line.split("/tree/")[1] for line in trees}) == 2  # a call per camera
+
+
+@pytest.mark.parametrize("disk_cache", [False, "1GB"])
+def test_samples_are_the_local_ones(hub, disk_cache):
+    options = {"storage_options": {"disk_cache": disk_cache}}
+    assert same_stream("o/n", **options)
+    remote = open_hub(download_videos=False, **options)
+    assert same_items(remote, open_demo(), range(0, 184, 7)) and remote.reads_ranges
+    assert not hub.leaks
 
 
 def test_a_second_start_asks_nothing(hub):

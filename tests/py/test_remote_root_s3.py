@@ -5,11 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from demo_sets import ROOT, STARTS
+from demo_sets import ROOT, STARTS, open_demo
+from hub_sets import same_items
 from reelpool import LeRobotDataset, StreamingLeRobotDataset, errors
 from reelpool.remote_options import parse_options
 from reelpool.remote_root_s3 import S3Root, find_keys
-from test_remote_root_hub import VIDEOS, ranges
+from test_remote_root_hub import VIDEOS, ranges, same_stream
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "net"))
 
@@ -158,6 +159,13 @@ def test_files_of_a_bucket(moto):
         storage_options={"endpoint_url": moto[0], **KEYS},
     )  # fmt: skip
     assert ranges(stream, VIDEOS[0]) == (ROOT / VIDEOS[0]).read_bytes()
+
+
+def test_samples_are_the_local_ones(moto):
+    storage = {"endpoint_url": moto[0], "disk_cache": False, **KEYS}
+    assert same_stream("s3://robots/some/where", storage_options=storage)
+    remote = open_s3(moto[0], return_uint8=True)
+    assert same_items(remote, open_demo(), range(0, 184, 7))
 
 
 def test_without_credentials(moto):
