@@ -2,7 +2,7 @@
 #ifndef RP_FETCH_HTTP_CALL_PRIV_H
 #define RP_FETCH_HTTP_CALL_PRIV_H
 
-#include "fetch/http_state_priv.h"
+#include "fetch/http_url_cache_priv.h"
 
 #define RP_MS 1000000LL /* nanoseconds */
 
@@ -27,6 +27,7 @@ struct rp_http_call {
     struct rp_http_known seen;   /* what it was when looked at */
     bool resolver;               /* others wait for this call */
     bool settled;                /* in this try */
+    struct rp_url_lease lease;   /* other processes wait, too */
     /* the chain of redirects under way */
     bool moved, foreign, secrets; /* beyond the file's URL, its origin; the token may be sent */
     int hops;

@@ -40,6 +40,9 @@ struct rp_http_options {
     const char *user_agent;   /* NULL: none */
     const char *token_origin; /* URL whose scheme, host and port alone ever get the token */
     const char *token;        /* NULL: none; bytes 0x21..0x7e */
+    /* Folder (made at need, 0700) in which the processes of this user share where redirects lead;
+     * used for reads of files whose size is given. NULL: none. */
+    const char *url_cache;
     /* S3. Requests to exactly this URL's scheme, host and port carry If-Match where the ETag is
      * known and, with keys, a signature (Signature Version 4). NULL: no such origin. */
     const char *s3_origin;
@@ -96,6 +99,8 @@ struct rp_http_stats {
     int64_t gate_ns;    /* waited since a server asked for it */
     int64_t down_ns;    /* waited for an origin that is down */
     int64_t backoff_ns; /* waited between tries */
+    int64_t resolves_cached;  /* redirects' targets that other processes had found */
+    int64_t url_cache_errors; /* times that the shared folder could not be used */
 };
 
 /* The defaults: 600 s without a new byte, 10 s to connect, 4 KiB/s over 20 s, back-off from 0.25 to

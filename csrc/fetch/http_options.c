@@ -156,11 +156,14 @@ rp_status rp_http_options_check(const struct rp_http_options *options, struct rp
         !is_printable(options->no_proxy, 0x20)) {
         RP_FAIL(err, RP_E_ARG, "user_agent, proxy or no_proxy holds bytes that are not printable");
     }
+    if (options->url_cache != NULL && options->url_cache[0] == '\0') {
+        RP_FAIL(err, RP_E_ARG, "url_cache is an empty path");
+    }
     RP_TRY(check_token(options, err));
     return check_s3(options, err);
 }
 
-#define TEXTS 11
+#define TEXTS 12
 
 /* Where the texts of options are. */
 static void texts_of(struct rp_http_options *o, const char **texts[TEXTS])
@@ -168,7 +171,7 @@ static void texts_of(struct rp_http_options *o, const char **texts[TEXTS])
     const char **all[TEXTS] = {&o->ca_file,          &o->proxy,         &o->no_proxy,
                                &o->user_agent,       &o->token_origin,  &o->token,
                                &o->s3_origin,        &o->s3_access_key, &o->s3_secret_key,
-                               &o->s3_session_token, &o->s3_region};
+                               &o->s3_session_token, &o->s3_region,     &o->url_cache};
     memcpy(texts, all, sizeof(all));
 }
 

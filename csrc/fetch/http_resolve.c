@@ -8,6 +8,9 @@
 #include <string.h>
 #include <time.h>
 
+#define LEASE_LOOK_MS  20                 /* between looks at what another process does */
+#define SHARED_LIFE_NS (2 * 1000 * RP_MS) /* a target that lives shorter is not shared */
+
 static uint64_t hash_of(const char *text)
 {
     uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
@@ -23,6 +26,114 @@ static void ask_the_url(struct rp_http_call *call)
     call->visited[0] = hash_of(call->url);
 }
 
+/* What is known of the file; waits while another call of this process finds out. */
+static rp_status look(struct rp_http_call *call)
+{
+    for (;;) {
+        rp_http_client_look(call->client, call->known, &call->seen, call->url);
+        call->resolver = call->seen.state == RP_HTTP_UNRESOLVED;
+        if (call->seen.state != RP_HTTP_RESOLVING) {
+            return RP_OK;
+        }
+        rp_http_client_wait(call->client, rp_now_ns() + RP_HTTP_SLICE_MS * RP_MS);
+        RP_TRY(rp_http_call_check(call));
+    }
+}
+
+static const char *cache_of(const struct rp_http_call *call)
+{
+    return rp_http_client_options(call->client)->url_cache;
+}
+
+static void count_trouble(struct rp_http_call *call, rp_status status)
+{
+    if (status < 0) {
+        rp_count(&rp_http_client_stats(call->client)->url_cache_errors, 1);
+    }
+}
+
+static bool differs(const char *a, const char *b)
+{
+    return rp_text_of(a)[0] != '\0' && rp_text_of(b)[0] != '\0' && strcmp(a, b) != 0;
+}
+
+/* Whether another process's finding is of the file that this call wants. */
+static bool agrees(const struct rp_http_call *call, const struct rp_http_known *found)
+{
+    const struct rp_http_file *file = call->file;
+    const struct rp_http_known *seen = &call->seen;
+    if (found->size != file->size || (seen->size >= 0 && found->size != seen->size) ||
+        differs(seen->etag, found->etag)) {
+        return false;
+    }
+    if (rp_text_of(file->etag)[0] != '\0') {
+        return !differs(file->etag, found->etag);
+    }
+    return !differs(file->last_modified, found->last_modified);
+}
+
+/* Take what another process has found out. RP_AGAIN: nothing of use. */
+static rp_status take_shared(struct rp_http_call *call)
+{
+    struct rp_http_known found;
+    struct rp_url target;
+    rp_status status = rp_url_cache_load(cache_of(call), call->file->url, &found, call->next);
+    count_trouble(call, status);
+    if (status != RP_OK || !agrees(call, &found) ||
+        rp_url_parse(call->next, &target, NULL) != RP_OK ||
+        (call->file_url.https && !target.https)) {
+        return RP_AGAIN;
+    }
+    found.secrets = found.secrets && rp_url_same_origin(&target, &call->file_url);
+    call->resolver = false;
+    rp_count(&rp_http_client_stats(call->client)->resolves_cached, 1);
+    return rp_http_client_settle(call->client, call->known, &found, call->next, call->err);
+}
+
+/* Look whether another process knows where the file is, or is finding out; *found: it knew, and
+ * this process does now. Otherwise this call resolves. */
+static rp_status consult(struct rp_http_call *call, bool *found)
+{
+    const char *dir = cache_of(call);
+    if (dir == NULL || call->file->size < 0) {
+        return RP_OK; /* a size that nobody told may be another by now */
+    }
+    int64_t most = call->timing->network / 2 * RP_MS;
+    int64_t patience = RP_URL_LEASE_S * 1000 * RP_MS < most ? RP_URL_LEASE_S * 1000 * RP_MS : most;
+    int64_t end = rp_now_ns() + patience;
+    rp_status lease = RP_AGAIN;
+    for (;;) {
+        rp_status status = take_shared(call);
+        *found = status == RP_OK;
+        if (status != RP_AGAIN) {
+            rp_url_lease_release(dir, call->file->url, &call->lease);
+            return status;
+        }
+        if (lease != RP_AGAIN || rp_now_ns() >= end) {
+            return RP_OK;
+        }
+        lease = rp_url_lease_take(dir, call->file->url, &call->lease); /* then once more */
+        count_trouble(call, lease);
+        if (lease == RP_AGAIN) {
+            rp_http_client_wait(call->client, rp_now_ns() + LEASE_LOOK_MS * RP_MS);
+            RP_TRY(rp_http_call_check(call));
+        }
+    }
+}
+
+/* Tell the other processes, too. */
+static void share(struct rp_http_call *call)
+{
+    const char *dir = cache_of(call);
+    if (dir == NULL) {
+        return;
+    }
+    if (call->moved && call->life_ns >= SHARED_LIFE_NS) {
+        count_trouble(call, rp_url_cache_store(dir, call->file->url, &call->seen, call->url));
+    }
+    rp_url_lease_release(dir, call->file->url, &call->lease);
+}
+
 rp_status rp_http_locate(struct rp_http_call *call)
 {
     call->moved = call->foreign = call->settled = false;
@@ -33,15 +144,13 @@ rp_status rp_http_locate(struct rp_http_call *call)
         ask_the_url(call);
         return RP_OK;
     }
-    for (;;) {
-        rp_http_client_look(call->client, call->known, &call->seen, call->url);
-        if (call->seen.state != RP_HTTP_RESOLVING) {
-            break;
+    for (bool found = true; found;) {
+        RP_TRY(look(call));
+        found = false;
+        if (call->resolver) {
+            RP_TRY(consult(call, &found));
         }
-        rp_http_client_wait(call->client, rp_now_ns() + RP_HTTP_SLICE_MS * RP_MS);
-        RP_TRY(rp_http_call_check(call));
     }
-    call->resolver = call->seen.state == RP_HTTP_UNRESOLVED;
     if (call->resolver) {
         rp_count(&rp_http_client_stats(call->client)->resolves, 1);
         call->seen.link = (struct rp_http_link){.linked_size = -1};
@@ -124,6 +233,7 @@ rp_status rp_http_settle(struct rp_http_call *call, const struct rp_http_head *h
     seen->secrets = call->secrets;
     seen->fresh_ns = rp_now_ns() + call->life_ns / 5 * 4;
     call->resolver = false;
+    share(call);
     return rp_http_client_settle(call->client, call->known, seen, call->moved ? call->url : "",
                                  call->err);
 }
@@ -200,6 +310,13 @@ enum rp_http_row rp_http_follow(struct rp_http_call *call, const struct rp_http_
 
 void rp_http_unsettle(struct rp_http_call *call, bool known)
 {
+    const char *dir = cache_of(call);
+    if (dir != NULL && call->known != NULL) {
+        rp_url_lease_release(dir, call->file->url, &call->lease);
+        if (known && call->moved) {
+            rp_url_cache_drop(dir, call->file->url, call->url);
+        }
+    }
     if (call->known != NULL && (call->resolver || known)) {
         rp_http_client_unsettle(call->client, call->known, call->seen.serial, call->resolver);
         call->resolver = false;

@@ -28,14 +28,31 @@ static int64_t to_ms(double seconds)
 
 static PyObject *http_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"network_timeout",  "connect_timeout", "stall_time",
-                            "stall_speed",      "backoff",         "backoff_max",
-                            "gate_margin",      "gate_jitter",     "probe_time",
-                            "max_redirects",    "ca_file",         "proxy",
-                            "no_proxy",         "allow_http",      "allow_private_hosts",
-                            "token_origin",     "token",           "user_agent",
-                            "s3_origin",        "s3_access_key",   "s3_secret_key",
-                            "s3_session_token", "s3_region",       NULL};
+    static char *names[] = {"network_timeout",
+                            "connect_timeout",
+                            "stall_time",
+                            "stall_speed",
+                            "backoff",
+                            "backoff_max",
+                            "gate_margin",
+                            "gate_jitter",
+                            "probe_time",
+                            "max_redirects",
+                            "ca_file",
+                            "proxy",
+                            "no_proxy",
+                            "allow_http",
+                            "allow_private_hosts",
+                            "token_origin",
+                            "token",
+                            "user_agent",
+                            "s3_origin",
+                            "s3_access_key",
+                            "s3_secret_key",
+                            "s3_session_token",
+                            "s3_region",
+                            "url_cache",
+                            NULL};
     struct rp_http_options options;
     rp_http_defaults(&options);
     double network = 600, connect = 10, stall = 20, backoff = 0.25, most = 15, margin = 1,
@@ -43,12 +60,12 @@ static PyObject *http_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     long long speed = options.timing.stall_speed;
     int allow_http = 0, allow_private = 0;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "|$dddLdddddizzzppzzzzzzzz:HttpClient", names, &network, &connect, &stall,
-            &speed, &backoff, &most, &margin, &jitter, &probe, &options.max_redirects,
+            args, kwargs, "|$dddLdddddizzzppzzzzzzzzz:HttpClient", names, &network, &connect,
+            &stall, &speed, &backoff, &most, &margin, &jitter, &probe, &options.max_redirects,
             &options.ca_file, &options.proxy, &options.no_proxy, &allow_http, &allow_private,
             &options.token_origin, &options.token, &options.user_agent, &options.s3_origin,
             &options.s3_access_key, &options.s3_secret_key, &options.s3_session_token,
-            &options.s3_region)) {
+            &options.s3_region, &options.url_cache)) {
         return NULL;
     }
     options.allow_http = allow_http != 0;
@@ -327,14 +344,15 @@ static PyObject *http_stats(PyObject *object, PyObject *unused)
     struct rp_http_stats s;
     rp_http_stats(self->client, &s);
     const int64_t *r = s.retries;
-    return Py_BuildValue("{sL sL sL sL sd sd sd s{sL sL sL sL sL sL sL sL}}", "requests",
-                         (long long)s.requests, "connections", (long long)s.connections,
-                         "bytes_fetched", (long long)s.bytes, "resolves", (long long)s.resolves,
-                         "gate_s", (double)s.gate_ns / 1e9, "down_s", (double)s.down_ns / 1e9,
-                         "backoff_s", (double)s.backoff_ns / 1e9, "retries", "busy",
-                         (long long)r[0], "limited", (long long)r[1], "network", (long long)r[2],
-                         "short", (long long)r[3], "refused", (long long)r[4], "odd",
-                         (long long)r[5], "changed", (long long)r[6], "denied", (long long)r[7]);
+    return Py_BuildValue(
+        "{sL sL sL sL sL sL sd sd sd s{sL sL sL sL sL sL sL sL}}", "requests",
+        (long long)s.requests, "connections", (long long)s.connections, "bytes_fetched",
+        (long long)s.bytes, "resolves", (long long)s.resolves, "resolves_cached",
+        (long long)s.resolves_cached, "url_cache_errors", (long long)s.url_cache_errors, "gate_s",
+        (double)s.gate_ns / 1e9, "down_s", (double)s.down_ns / 1e9, "backoff_s",
+        (double)s.backoff_ns / 1e9, "retries", "busy", (long long)r[0], "limited", (long long)r[1],
+        "network", (long long)r[2], "short", (long long)r[3], "refused", (long long)r[4], "odd",
+        (long long)r[5], "changed", (long long)r[6], "denied", (long long)r[7]);
 }
 
 static PyObject *http_close(PyObject *object, PyObject *unused)
@@ -393,13 +411,14 @@ static PyType_Slot http_slots[] = {
      "backoff=0.25, backoff_max=15, gate_margin=1, gate_jitter=5, probe_time=5, max_redirects=5, "
      "ca_file=None, proxy=None, no_proxy=None, allow_http=False, allow_private_hosts=False, "
      "token_origin=None, token=None, user_agent=None, s3_origin=None, s3_access_key=None, "
-     "s3_secret_key=None, s3_session_token=None, s3_region=None)\n"
+     "s3_secret_key=None, s3_session_token=None, s3_region=None, url_cache=None)\n"
      "--\n\n"
      "Reads ranges of files by http and https. Times are seconds, stall_speed bytes per second.\n"
      "Connections are made at the first read; each thread that reads uses one of its own. The\n"
      "token goes to token_origin's scheme, host and port and nowhere else; likewise requests to\n"
      "s3_origin alone are signed with the S3 keys. A forked child may go on using the object; it\n"
-     "makes connections of its own."},
+     "makes connections of its own. url_cache: a folder in which processes share where redirects\n"
+     "lead (reads of files whose size is given); never a token."},
     {0, NULL}};
 
 PyType_Spec rp_http_spec = {.name = "reelpool._core.HttpClient",
