@@ -191,6 +191,29 @@ def test_errors_of_streaming(hub, repo_id, revision, cls, words):
     assert caught.value.dataset == repo_id and len(str(caught.value).splitlines()) <= 3
 
 
+def test_a_warm_cache_asks_nothing(hub, monkeypatch):
+    options = {"storage_options": {"disk_cache": "1GB"}}
+    assert same_stream("o/n", **options)
+    before = len(hub.log)
+    assert same_stream("o/n", **options) and len(hub.log) == before
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert same_stream("o/n", **options) and len(hub.log) == before
+
+
+def test_what_is_not_kept_is_an_error_offline(hub, monkeypatch):
+    options = {"download_videos": False, "storage_options": {"disk_cache": "1GB"}}
+    first = open_hub(**options)
+    for row in (0, 48, 96, 180):  # of each file something
+        first[row]
+    before = len(hub.log)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    again = open_hub(**options)
+    again[0]
+    with pytest.raises(OfflineError) as caught:
+        again.__getitems__(range(184))
+    assert len(hub.log) == before and len(str(caught.value).splitlines()) <= 3
+
+
 def test_what_the_node_keeps_is_enough_offline(hub, tmp_path, monkeypatch):
     dataset = open_hub(download_videos=False, storage_options={"disk_cache": "1GB"})
     place = dataset.meta._files.remote_options()["cache_dir"]
