@@ -1,13 +1,16 @@
 /* The engine at random: whatever is asked, dropped, ended or kept, in whichever order, nothing
- * hangs, what comes is right and the same every time, and nothing stays behind.
+ * hangs, what comes is right and the same every time, and nothing stays behind. In some rounds files
+ * are remote, and their server fails now and then.
  *
  *     test_pool_rounds                    rounds from seed 1 on, for a few seconds
  *     test_pool_rounds --seconds N [SEED] rounds from SEED on, for N seconds */
 #define RP_HARNESS_OWN_MAIN
 #include "loader_fixture.h"
 #include "loader_rest.h"
+#include "range_server.h"
 
 #include <fcntl.h>
+#include <ftw.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -30,7 +33,14 @@ static int64_t stands_in[LENGTHS][DAMAGES][ROWS];
 static char failure[LENGTHS][DAMAGES][ORDERS][1300];
 static char damaged[DAMAGES][64];
 
+static struct range_server server;
+static char cache_dir[64];
+
 struct round {
+    rp_http_client *client; /* remote files: */
+    rp_node_cache *cache;
+    struct rp_remote_file remote[FILES];
+    char url[FILES][256], key[FILES][64];
     uint64_t random, other; /* states of the callers' random numbers */
     struct demo demo;
     rp_loader *loader;
@@ -298,6 +308,41 @@ static void *single_reads(void *arg)
     return NULL;
 }
 
+/* Let the files that `which` has bits for be remote. */
+static void make_remote(struct round *r, unsigned int which, struct rp_loader_options *options)
+{
+    static const size_t ahead[4] = {0, 20000, 300000, 1 << 30};
+    struct rp_http_options http;
+    rp_http_defaults(&http);
+    http.timing.backoff = http.timing.backoff_max = http.timing.probe = 1;
+    http.timing.network = 20000;
+    struct rp_error err;
+    rp_error_clear(&err);
+    REQUIRE_OK(rp_http_client_new(&http, &r->client, &err), &err);
+    if (pick(r, 2) == 0) {
+        REQUIRE_OK(rp_node_cache_new(cache_dir, 1 << 30, &r->cache, &err), &err);
+    }
+    for (int i = 0; i < FILES; i++) {
+        struct stat st;
+        if ((which >> i & 1) == 0) {
+            continue;
+        }
+        REQUIRE(stat(r->demo.paths[i], &st) == 0);
+        (void)snprintf(r->url[i], sizeof(r->url[i]), "http://127.0.0.1:%d/%s%s", server.port,
+                       r->demo.paths[i][0] == '/' ? "~" : "", r->demo.paths[i]);
+        (void)snprintf(r->key[i], sizeof(r->key[i]), "test-%d-%d-%d", i, i == 0 ? r->damage : 0,
+                       server.port);
+        r->remote[i] = (struct rp_remote_file){
+            .http = {.url = r->url[i], .size = pick(r, 2) == 0 ? -1 : st.st_size, .etag = "v"},
+            .client = r->client,
+            .cache = r->cache,
+            .key = r->key[i]};
+    }
+    r->demo.desc.remote = r->remote;
+    options->read_ahead_bytes = ahead[pick(r, 4)];
+    options->fetch_threads = 1 + (int)pick(r, 4);
+}
+
 static void set_up(struct round *r, uint64_t seed)
 {
     static const int64_t deltas[LENGTHS][6] = {{0}, {-3, 0, 5}, {-40, -10, -1, 0, 1, 60}};
@@ -321,6 +366,9 @@ static void set_up(struct round *r, uint64_t seed)
     options.index_bytes = pick(r, 2) == 0 ? 0 : (size_t)1 << 30;
     options.frame_cache_bytes = pick(r, 2) == 0 ? 0 : (size_t)1 << 22;
     options.keep_bytes = pick(r, 2) == 0 ? 0 : (size_t)1 << 40;
+    if (pick(r, 3) == 0) {
+        make_remote(r, 1 + (unsigned int)pick(r, 15), &options);
+    }
     r->loader = open_loader(&r->demo, options);
 }
 
@@ -367,6 +415,8 @@ static void play(uint64_t seed)
         check_rest(r.loader);
     }
     rp_loader_close(&r.loader);
+    rp_http_client_free(&r.client);
+    rp_node_cache_free(&r.cache);
     for (int i = 0; i < KEPT; i++) {
         let_go(&r, &r.kept[i]);
     }
@@ -376,10 +426,21 @@ static uint64_t first_seed = 1;
 static int64_t rounds_ns = 4000000000; /* and 400 rounds at most */
 static uint64_t most_rounds = 400;
 
+static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *at)
+{
+    (void)st;
+    (void)kind;
+    (void)at;
+    return remove(path);
+}
+
 RP_TEST(random_rounds)
 {
     need_reference();
     make_damages();
+    range_server_start(&server, 13);
+    (void)snprintf(cache_dir, sizeof(cache_dir), "/tmp/rp_test_rounds_XXXXXX");
+    REQUIRE(mkdtemp(cache_dir) != NULL);
     int64_t end = rp_now_ns() + rounds_ns, alive = rp_live_objects();
     uint64_t seed = first_seed;
     for (; seed < first_seed + most_rounds && rp_now_ns() < end; seed++) {
@@ -392,6 +453,8 @@ RP_TEST(random_rounds)
     }
     fprintf(stderr, "%d rounds\n", (int)(seed - first_seed));
     remove_damages();
+    range_server_stop(&server);
+    (void)CHECK_EQ(nftw(cache_dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS), 0);
 }
 
 int main(int argc, char **argv)
