@@ -153,7 +153,8 @@ def test_every_option_of_the_worker_reaches_it(fake, tmp_path):
         "--impl reelpool --dtype uint8 --num_threads 3 --seed 6 --floor_s 0.25 --root x/y "
         "--data_files_root hf://buckets/a/b --episode_pool_size 12 --max_buffer_input_shards 13 "
         "--video_decoder_cache_size 14 --video_decode_device cuda --lerobot_python z --num_workers "
-        "2 --min samples_per_s=9 --min floor_ratio=0.5 --max p99_sample_latency_ms=50.5"
+        "2 --node_cache kept --min samples_per_s=9 --min floor_ratio=0.5 "
+        "--max p99_sample_latency_ms=50.5"
     ).split()
     assert submit(tmp_path, *words, "--scenarios", "stream_hub") == console.OK
     job = shlex.split(calls(fake)[0][-1])

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from reelpool.bench import merge, suite, suite_cli, suite_record
+from reelpool.bench import merge, suite, suite_cli, suite_options, suite_record
 from reelpool.bench.scenarios import DEMO
 from reelpool.cli import console
 
@@ -39,7 +39,7 @@ STREAMING_KEYS = """
 OURS = """
     impl num_threads order reuse stage_s floor_ratio wait_pct probe_skipped env command
     shuffle_randomness_uniform peak_pss_gb cpu_ms_per_sample read_pct substituted fetch
-    bytes_fetched requests resolves""".split()
+    bytes_fetched bytes_cached requests resolves node_cache""".split()
 
 
 def metadata(files: list[tuple], lengths: list[int], cameras: int = 1) -> SimpleNamespace:
@@ -126,6 +126,25 @@ def test_what_servers_were_asked_is_summed_over_origins_and_workers():
     two = {"hub": {"requests": 1, "bytes_fetched": 5}, "cdn": {"requests": 4, "resolves": 1}}
     found = suite_runner.fetched([{"fetch": one}, {"fetch": two}, {"samples": 3}])
     assert found == {"requests": 7, "bytes_fetched": 15, "resolves": 1}
+
+
+def test_remote_runs_begin_with_an_empty_node_cache_unless_told(tmp_path):
+    def variables(*words):
+        parser = console.Parser()
+        suite_options.streaming_options(parser)
+        args = parser.parse_args([*words, "--out_dir", str(tmp_path), "--impl", "reelpool,lerobot"])
+        return [suite._node_cache(plan) for plan in suite.plan_streaming(args)]
+
+    bucket = ("--data_files_root", "hf://buckets/a/b")
+    for words in ((), ("--root", "/data", *bucket)):
+        ours, theirs = variables(*words)
+        with ours as mine, theirs as others:
+            assert not list(Path(mine["REELPOOL_CACHE"]).iterdir())
+            assert "REELPOOL_CACHE" not in others
+        assert not Path(mine["REELPOOL_CACHE"]).exists()
+    for words in (("--node_cache", "kept"), ("--root", "/data")):
+        with variables(*words)[0] as mine:
+            assert "REELPOOL_CACHE" not in mine
 
 
 def check_record(path: Path, keys: list[str]) -> dict:
@@ -312,7 +331,7 @@ def beside_lerobot(out, lerobot_python, *words):
 def compared(out, tag, keys):
     """The records of both, merged: LeRobot's is what ours is held against."""
     ours, theirs = (check_record(out / f"{i}/{tag}.json", keys) for i in ("reelpool", "lerobot"))
-    assert theirs["versions"]["lerobot"] and "lerobot" not in ours["versions"]
+    assert theirs["versions"]["lerobot"]
     for key in ("samples_measured", "num_cameras", "image_shape", "fps", "loaded_episodes"):
         assert theirs[key] == ours[key], key
     best = {g.impl: g.figures["baseline_ratio"] for g in merge.read(out).groups}

@@ -19,7 +19,8 @@ th,td{padding:5px 7px;text-align:right;border-bottom:1px solid #e8ebee;white-spa
 th:first-child,td:first-child,.facts td,.facts th{text-align:left}.facts td{white-space:normal}
 th{color:#5c6773;font-weight:600;white-space:normal;vertical-align:bottom}
 small,.faint{color:#5c6773}svg{width:100%;height:auto;display:block}
-pre{background:#f0f2f4;padding:10px;border-radius:6px;overflow-x:auto;font-size:13px}
+pre{background:#f0f2f4;padding:10px;border-radius:6px;font-size:13px;white-space:pre-wrap;
+overflow-wrap:anywhere}
 img{max-width:100%;height:auto}.thumbs th{white-space:normal}.thumb{width:92px;display:block}
 """
 

@@ -6,11 +6,13 @@ Result names are those of LeRobot's benchmarks; docs/benchmarking.md explains ev
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +99,8 @@ def _config(args: argparse.Namespace, impl: str, streaming: bool) -> dict[str, A
 def _plan(scenario: str, args: argparse.Namespace, impl: str, config: dict, tag: str) -> Plan:
     python = args.lerobot_python if impl == "lerobot" and args.lerobot_python else sys.executable
     variables = {"TOKENIZERS_PARALLELISM": "false"}
+    remote = config["root"] is None or _is_remote(config["data_files_root"])
+    config["node_cache"] = args.node_cache if remote and impl != "lerobot" else None
     if config["video_decoder_cache_size"]:
         variables["LEROBOT_VIDEO_DECODER_CACHE_SIZE"] = str(config["video_decoder_cache_size"])
     labels = {
@@ -105,7 +109,7 @@ def _plan(scenario: str, args: argparse.Namespace, impl: str, config: dict, tag:
         **{k: config[k] for k in ("loader", "mode", "dtype", "repo_id", "data_files_root")},
         **{k: config[k] for k in ("batch_size", "num_workers", "prefetch_factor", "device")},
         **{k: config[k] for k in ("video_decode_device", "video_decoder_cache_size", "seed")},
-        "warmup_batches": config["warmup_batches"],
+        **{k: config[k] for k in ("warmup_batches", "node_cache")},
     }
     folder = args.out_dir / impl
     return Plan(scenario, impl, labels, config, tag, folder, python, variables)
@@ -331,9 +335,10 @@ def _run(plan: Plan, floor: _Floor, command: str, look: Callable[[], None]) -> d
     record: dict[str, Any]
     try:
         before = floor.measure()
-        raw, watch = session.run_child(
-            plan.python, CHILD, plan.config, _interval(plan), plan.name, plan.variables, look
-        )
+        with _node_cache(plan) as variables:
+            raw, watch = session.run_child(
+                plan.python, CHILD, plan.config, _interval(plan), plan.name, variables, look
+            )
         record = figures(plan, raw, watch)
         after = floor.measure()
         if before is not None and after is not None and floor.floor is not None:
@@ -355,6 +360,16 @@ def _run(plan: Plan, floor: _Floor, command: str, look: Callable[[], None]) -> d
     record["command"] = command
     write(plan, record)
     return record
+
+
+@contextlib.contextmanager
+def _node_cache(plan: Plan) -> Iterator[dict[str, str]]:
+    """Variables of the child: an empty folder of its own for what it fetches, unless told."""
+    if plan.config["node_cache"] != "cold":
+        yield plan.variables
+        return
+    with tempfile.TemporaryDirectory(prefix="reelpool-bench-cache-") as folder:
+        yield plan.variables | {"REELPOOL_CACHE": folder}
 
 
 def _interval(plan: Plan) -> float:

@@ -143,6 +143,12 @@ def _common_options(parser: argparse.ArgumentParser, num_batches: int, out_dir: 
     add("--num_threads", type=whole(0), help="decoding threads per process (the class's default)")
     add("--seed", type=int, default=0, help="of the order")
     add(
+        "--node_cache",
+        choices=("cold", "kept"),
+        default="cold",
+        help="of remote files: an empty one for each run, or the user's own (cold)",
+    )
+    add(
         "--floor_s",
         type=float,
         default=1.0,
