@@ -163,6 +163,17 @@ def test_every_option_of_the_worker_reaches_it(fake, tmp_path):
     assert vars(told) == vars(parser.parse_args([*out, *words]))
 
 
+def test_jobs_run_in_the_given_environment(fake, tmp_path, capsys):
+    chosen = ("--scenarios", "stream_hub", "--dry-run")
+    assert submit(tmp_path, *chosen, "--conda_env", "robots") == console.OK
+    scenario, report = capsys.readouterr().out.splitlines()
+    for line in (scenario, report):
+        assert "conda run --no-capture-output -n robots python " in line
+    assert submit(tmp_path, *chosen, "--venv", sys.prefix) == console.OK
+    assert f"{sys.prefix}/bin/python benchmarks/" in capsys.readouterr().out
+    assert submit(tmp_path, *chosen, "--venv", sys.prefix, "--conda_env", "x") == console.USAGE
+
+
 def test_a_refused_job_names_the_cause_and_what_was_submitted(fake, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("FAKE_REFUSE", "1")
     assert submit(tmp_path, "--partition", "nowhere") == console.UNUSABLE
