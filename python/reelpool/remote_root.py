@@ -26,6 +26,7 @@ from .errors import (
     UnsupportedMediaError,
     make_error,
 )
+from .hub_calls import FIRST_ANSWER_S
 from .remote_manifest import Entry, Manifest, folder_of, pin_of
 from .remote_node_cache import kept_keys, node_cache
 from .remote_options import Options, client_keywords
@@ -167,6 +168,7 @@ class RemoteRoot:
     StorageError, RemoteError, RemoteTimeoutError, DatasetChangedError, FormatError.
     """
 
+    _opening = False
     immutable = False  # a pin is enough to know the files: a kept manifest is never out of date
 
     def __init__(self, url: str, options: Options, pin: str | None = None) -> None:
@@ -232,7 +234,10 @@ class RemoteRoot:
                 box = None if key is None else _boxes.get(key)
                 if box is None:
                     keywords = self._keywords()
-                    keywords.setdefault("url_cache", _url_cache())
+                    keywords["url_cache"] = str(env.cache_dir() / "url")
+                    if self._opening:
+                        timeout = keywords["network_timeout"]
+                        keywords["network_timeout"] = min(timeout, FIRST_ANSWER_S)
                     box = ClientBox({k: v for k, v in keywords.items() if v is not None})
                     if key is not None:
                         _boxes[key] = box
@@ -280,13 +285,22 @@ class RemoteRoot:
             if not self._manifest.load_latest():
                 self.need_online([probe])
             return self
+        self._opening = True  # a mistaken host is told soon
+        try:
+            self._pin(probe)
+        finally:
+            self.close()
+            self._opening, self._box = False, None
+        return self
+
+    def _pin(self, probe: str) -> None:
+        """List the folder of `probe`, and make that list the pin."""
         folder = folder_of(probe)
         listed = self._list(folder)
         if probe not in listed:
             raise self.no_dataset(probe)
         self._manifest.put({folder: listed})
         self._manifest.pin_to(pin_of([listed]))
-        return self
 
     def no_dataset(self, probe: str) -> BaseException:
         """That there is no dataset below the URL."""
@@ -448,15 +462,6 @@ def check_kept(root: RemoteRoot, videos: Iterable[str]) -> None:
     kept = kept_keys(root.options.disk_cache)
     found = [(rel, root.video(rel)) for rel in videos]
     root.need_online([r for r, v in found if isinstance(v, RemoteVideo) and v.key not in kept])
-
-
-def _url_cache() -> str | None:
-    """The folder in which the node's processes share signed URLs, once the core knows it."""
-    from .engine import load_core
-
-    if "url_cache" not in (load_core().HttpClient.__doc__ or ""):
-        return None
-    return str(env.cache_dir() / "url")
 
 
 def origin_of(url: str) -> str:

@@ -9,12 +9,12 @@ import uuid
 from collections.abc import Iterable, Sequence
 from urllib.parse import quote, urlsplit
 
-from .errors import NotFoundError, make_error, redact
+from .errors import AuthError, NotFoundError, make_error, redact
 from .metadata_episodes import EPISODES_DIR
 from .remote_manifest import Entry, folder_of
 from .remote_options import Options
 from .remote_root import AT_ONCE, RemoteRoot, at_once
-from .roots import INFO_FILE, check_path
+from .roots import check_path
 
 MAX_FILES = 1_000_000
 ABSENT = Entry(-1, "")  # known not to be there
@@ -40,20 +40,22 @@ class HttpRoot(RemoteRoot):
     def _file_url(self, rel: str) -> str:
         return f"{self.url}/{quote(rel)}"
 
-    def open(self, probe: str = INFO_FILE) -> HttpRoot:
-        """Pin the root to what the file `probe` is now. NotFoundError without it."""
-        if self.options.is_offline:
-            if not self._manifest.load_latest():
-                self.need_online([probe])
-            return self
+    def _pin(self, probe: str) -> None:
+        """Ask about `probe`, and make its version the pin."""
         try:
             entry = self._told(probe)
         except NotFoundError:
             raise self.no_dataset(probe) from None
+        except AuthError as error:
+            raise make_error(
+                AuthError,
+                f"{self.url} answers {error.status}: it wants credentials, and none are sent to "
+                "http(s) roots\n  Check the URL, or copy the dataset here and pass root=DIR",
+                dataset=self.url, file=probe, status=error.status,
+            ) from None  # fmt: skip
         self._manifest.put({folder_of(probe): {probe: entry}})
         name = f"{self._file_url(probe)}\0{entry.version}\0{entry.size}"
         self._manifest.pin_to(hashlib.sha256(name.encode()).hexdigest()[:40])
-        return self
 
     def _know(self, folders: Iterable[str]) -> None:
         """Nothing is listed."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from demo_sets import FRONT, ROOT, STARTS, array, open_demo
 from hub_sets import same_items
-from reelpool import LeRobotDataset, StreamingLeRobotDataset, errors
+from reelpool import LeRobotDataset, StreamingLeRobotDataset, errors, remote_root
 from reelpool.remote_files import RemoteFiles
 from reelpool.remote_root import RemoteVideo
 from test_remote_root_hub import DATA, VIDEOS, ranges, same_stream
@@ -148,8 +148,9 @@ def test_what_is_missing(server, path, gone, cls, words):
 
 def test_refusals(server):
     server.fault("s403", None)
-    with pytest.raises(errors.AuthError):
+    with pytest.raises(errors.AuthError, match="wants credentials") as caught:
         open_http(server)
+    assert caught.value.status == 403
     server.fault("s500", None)
     with pytest.raises(errors.RemoteTimeoutError, match="network_timeout"):
         open_http(server, storage_options={"network_timeout": 0.3})
@@ -162,6 +163,28 @@ def test_nobody_is_there():
         patch.delenv("HF_HUB_OFFLINE", raising=False)
         with pytest.raises(errors.RemoteTimeoutError):
             LeRobotDataset("x/y", url, storage_options={"network_timeout": 0.3})
+
+
+def test_a_mistaken_host_is_told_soon(server, monkeypatch):
+    server.fault("s503", None)
+    monkeypatch.setattr(remote_root, "FIRST_ANSWER_S", 0.3)
+    with pytest.raises(errors.RemoteTimeoutError):
+        open_http(server, storage_options={"network_timeout": 600})
+    server.calm()
+    dataset = open_http(server, storage_options={"network_timeout": 600})
+    server.fault("s503", 12)  # once it answered, longer waits are meant
+    assert ranges(dataset, VIDEOS[0]) == BLOBS[VIDEOS[0]]
+
+
+def test_a_file_that_changes_in_an_epoch(server):
+    dataset = open_http(server, storage_options={"disk_cache": False, "network_timeout": 20})
+    dataset[0]
+    for rel in VIDEOS:
+        server.files[f"/my set/{rel}"] = bytes(len(BLOBS[rel]))
+        server.etags[f"/my set/{rel}"] = "two"
+    with pytest.raises(errors.DatasetChangedError) as caught:
+        dataset[183]
+    assert "videos/" in str(caught.value) and len(str(caught.value).splitlines()) <= 3
 
 
 def test_data_that_is_too_large(server):

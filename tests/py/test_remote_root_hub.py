@@ -3,6 +3,8 @@ which copies win, what a pickle knows."""
 
 import pickle
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -276,3 +278,18 @@ def test_one_client_for_datasets_of_one_hub(hub):
     assert one.meta._files.client() is other.meta._files.client()
     assert one.meta._files.client() is not foreign.meta._files.client()
     assert one.meta._files.video(VIDEOS[0]).key == other.meta._files.video(VIDEOS[0]).key
+
+
+def test_processes_of_a_node_resolve_a_file_once(hub, tmp_path):
+    open_hub(download_videos=False)
+    script = (
+        "from reelpool import LeRobotDataset\n"
+        "dataset = LeRobotDataset('o/n', download_videos=False, num_threads=1,\n"
+        "    storage_options={'disk_cache': False})\n"
+        "dataset.__getitems__(range(0, 184, 3))\n"
+    )
+    ranks = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(2)]
+    assert [rank.wait(120) for rank in ranks] == [0, 0]
+    asked = hub.requests("api .*/resolve/.*mp4")
+    assert len(asked) == len(set(asked)) == len(VIDEOS)
+    assert (tmp_path / "lerobot/.reelpool/url").is_dir() and not hub.leaks
