@@ -33,11 +33,12 @@ struct rp_remote_stats {
     int64_t waits_ns;                /* for another process that was fetching the same */
 };
 
-/* Register files of which some are remote. As rp_files_new; remote[n] (may be NULL) and all it
- * points to are borrowed until the end. For remote files the path is what messages say, rp_files_size and
- * rp_files_read block on the network and have the errors of rp_http_read as well,
- * RP_E_UNSUPPORTED for a file of more than 64 MiB of a server without ranges, RP_E_OFFLINE, and
- * RP_E_CLOSED after rp_files_interrupt. */
+/* Register files of which some are remote (remote[n], may be NULL: none is). For these the path is
+ * what messages say; rp_files_size and rp_files_read of them block on the network and have the
+ * errors of rp_http_read as well, RP_E_UNSUPPORTED for a file of more than 64 MiB of a server
+ * without ranges, RP_E_OFFLINE, and RP_E_CLOSED after rp_files_interrupt.
+ * Owner: *out is the caller's; paths are copied, remote and all it points to are borrowed until the
+ * end. Thread: any. Blocks: never. Errors: RP_E_NOMEM. */
 RP_CHECKED rp_status rp_files_new_remote(const char *const *paths, int n, int max_open,
                                          const struct rp_remote_file *remote, rp_files **out,
                                          struct rp_error *err);

@@ -1,14 +1,14 @@
+#include "fetch/fetch_priv.h"
+
 #include "base/counters.h"
 #include "base/memory.h"
 #include "base/thread.h"
-#include "fetch/fetch_priv.h"
 
 #include <string.h>
 #include <time.h>
 
-#define LARGEST_WHOLE (INT64_C(64) << 20)  /* bytes of a file that is read whole */
-#define PIECE         (INT64_C(128) << 10) /* bytes that the node cache keeps as one */
-#define PAUSE_NS      20000000             /* between looks at what another process fetches */
+#define LARGEST_WHOLE (INT64_C(64) << 20) /* bytes of a file that is read whole */
+#define PAUSE_NS      20000000            /* between looks at what another process fetches */
 
 /* The file as the HTTP client is to see it: what is pinned by now is asked for. */
 static struct rp_http_file pinned(const struct rp_remote_read *read)
@@ -71,11 +71,7 @@ static rp_status look_up(const struct rp_remote_read *read, int64_t offset, int6
 static void store(const struct rp_remote_read *read, int64_t offset, int64_t len,
                   const uint8_t *bytes)
 {
-    for (int64_t at = 0; at < len; at += PIECE) {
-        int64_t n = len - at < PIECE ? len - at : PIECE;
-        rp_node_cache_store(read->file->cache, read->file->key, read->size, offset + at, n,
-                            bytes + at);
-    }
+    rp_node_cache_store(read->file->cache, read->file->key, read->size, offset, len, bytes);
 }
 
 static rp_status fetch(const struct rp_remote_read *read, int64_t offset, int64_t len, uint8_t *to,

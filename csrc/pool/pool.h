@@ -1,15 +1,12 @@
 /* Samples -> batches: the engine behind Loader, __getitems__ and DataLoader workers.
  *
  * Threads and locks (docs/threading.md holds the same list):
- *   rp-work-K  num_threads per loader, started at the first next/get; run work items; wait on
- * `work`.   rp-fetch-K  fetch_threads per loader with remote files: read indexes and segments of
- * these; wait on `fetch`.   caller     Python's thread, without the GIL; waits on `done` in slices;
- * with num_threads = 0 it runs the work items itself.
- * Locks: loader (items, batches in flight, pending decode runs, frame cache, index table), files
- * (descriptors), arena (free blocks). No thread holds two of them.
- * Work items, first batch in need first: pull (feed -> rows), locate (rows -> wanted pictures),
- * index (MP4 header -> index), fill (a block for the batch; columns), run (one start key: bytes ->
- * packets -> pictures -> batches). */
+ *   rp-work-K   num_threads per loader, run work items; wait on `work`
+ *   rp-fetch-K  fetch_threads per loader with remote files, read these; wait on `fetch`
+ *   caller      without the GIL; waits on `done` in slices; num_threads = 0: runs the work items
+ * Locks, never two by one thread: loader (all here), files (descriptors), arena (free blocks).
+ * Work items: pull (feed -> rows), locate (rows -> wanted pictures), index (MP4 header -> index),
+ * fill (a block; columns), run (one start key: bytes -> packets -> pictures -> batches). */
 #ifndef RP_POOL_POOL_H
 #define RP_POOL_POOL_H
 
@@ -185,8 +182,7 @@ RP_CHECKED rp_status rp_loader_layout(const rp_loader *loader, int64_t n, size_t
 RP_CHECKED rp_status rp_video_index_read(rp_files *files, int i, rp_index **out,
                                          int64_t *bytes_read, struct rp_error *err);
 
-/* Versions and decoders of the linked libraries, as text of at most cap bytes. Owner: text is the
- * caller's. Thread: any. Blocks: never. */
+/* Versions and decoders of the linked libraries, cut to cap bytes. Thread: any. Blocks: never. */
 void rp_pool_describe(char *text, size_t cap);
 
 /* Whether this build decodes the codec. Thread: any. Blocks: never. */

@@ -12,7 +12,7 @@ _Field = tuple[str, tuple[int, ...]]
 class Engine:
     def __new__(
         cls,
-        paths: Sequence[bytes | tuple[bytes, bytes]],
+        paths: Sequence[bytes | tuple[bytes, bytes] | tuple[Any, ...]],
         run_first: Buffer,
         run_episode: Buffer,
         run_set: Buffer | None,
@@ -32,6 +32,8 @@ class Engine:
         index_bytes: int,
         max_decoders: int,
         substitute: bool,
+        read_ahead_bytes: int,
+        fetch_threads: int,
         /,
     ) -> Engine: ...
     def begin(self, feed: Feed, ahead: int, /) -> None: ...
@@ -119,6 +121,7 @@ class HttpClient:
         s3_session_token: str | None = None,
         s3_region: str | None = None,
         url_cache: str | None = None,
+        hedge_time: float = 2,
     ) -> HttpClient: ...
     def read(
         self,

@@ -15,7 +15,14 @@ import numpy as np
 
 from . import env
 from .depth import depth_table
-from .engine_paths import RemotePath, engine_paths, fetch_threads, read_ahead_bytes
+from .engine_paths import (
+    FETCH_COUNTERS,
+    RemotePath,
+    client_counters,
+    engine_paths,
+    fetch_threads,
+    read_ahead_bytes,
+)
 from .errors import FormatError, MissingExtraError, NotFoundError, StorageError, make_error
 
 if TYPE_CHECKING:
@@ -146,7 +153,9 @@ class Layout:
             found = self.meta._files.video(rel)
             if isinstance(found, str):
                 return os.fsencode(found)
-            return RemotePath(os.fsencode(str(self.meta._files.path / rel)), found, self.meta._files)
+            return RemotePath(
+                os.fsencode(str(self.meta._files.path / rel)), found, self.meta._files
+            )
         except (NotFoundError, StorageError):
             pass  # reported at the sample that needs it
         except FormatError:
@@ -283,8 +292,11 @@ class EngineHandle:
         return self.engine.get(rows, TIMEOUT_S)
 
     def stats(self) -> dict[str, Any]:
-        """The engine's counters, and `reuse`."""
+        """The engine's counters, `reuse`, and where files are remote `fetch`."""
         stats = self.engine.stats()
+        fetch = {name: stats.pop(at) for name, at in FETCH_COUNTERS.items()}
+        if self.layout.read_ahead_bytes:
+            stats["fetch"] = {**client_counters(self.layout.paths), **fetch}
         stats["reuse"] = stats["delivered"] / max(1, stats["decoded"])
         return stats
 

@@ -15,6 +15,20 @@ NODE_CONNECTIONS = 64  # of all processes of a node together
 MIN_CONNECTIONS = 4
 
 
+FETCH_COUNTERS = {  # of stats()["fetch"]: the engine's own
+    "bytes_wanted": "fetch_wanted",
+    "bytes_fetched": "fetch_bytes",
+    "bytes_cached": "fetch_cached",
+    "bytes_ahead": "read_ahead_bytes",
+    "parts": "fetches",
+    "evicted": "fetch_evicted",
+    "again": "fetch_again",
+    "fetch_s": "fetch_s",
+    "wait_s": "starved_s",
+    "others_s": "fetch_wait_s",
+}
+
+
 class RemotePath(NamedTuple):
     """A remote video file: the name that messages use, where it lies, and its root."""
 
@@ -59,6 +73,21 @@ def _roots(paths: Sequence[bytes | RemotePath]) -> list[Any]:
     return list({id(p.root): p.root for p in paths if isinstance(p, RemotePath)}.values())
 
 
+def client_counters(paths: Sequence[bytes | RemotePath]) -> dict[str, Any]:
+    """Sums over the HTTP clients of these files' roots: `requests`, `resolves`, `retries`, ..."""
+    clients = {id(root.client()): root.client() for root in _roots(paths)}
+    total: dict[str, Any] = {}
+    for client in clients.values():
+        for name, value in client.stats().items():
+            if isinstance(value, dict):
+                kinds = total.setdefault(name, {})
+                for kind, count in value.items():
+                    kinds[kind] = kinds.get(kind, 0) + count
+            else:
+                total[name] = total.get(name, 0) + value
+    return total
+
+
 def read_ahead_bytes(paths: Sequence[bytes | RemotePath]) -> int:
     """Bytes of remote files that may be in memory: the most that a root says; 0: none is remote."""
     roots = _roots(paths)
@@ -76,4 +105,12 @@ def fetch_threads(paths: Sequence[bytes | RemotePath], processes: int) -> int:
     return min(MAX_CONNECTIONS, max(MIN_CONNECTIONS, share))
 
 
-__all__ = ["RemotePath", "engine_paths", "fetch_threads", "name_of", "read_ahead_bytes"]
+__all__ = [
+    "FETCH_COUNTERS",
+    "RemotePath",
+    "client_counters",
+    "engine_paths",
+    "fetch_threads",
+    "name_of",
+    "read_ahead_bytes",
+]

@@ -1,6 +1,6 @@
 /* The engine at random: whatever is asked, dropped, ended or kept, in whichever order, nothing
- * hangs, what comes is right and the same every time, and nothing stays behind. In some rounds files
- * are remote, and their server fails now and then.
+ * hangs, what comes is right and the same every time, and nothing stays behind. In some rounds
+ * files are remote, and their server fails now and then.
  *
  *     test_pool_rounds                    rounds from seed 1 on, for a few seconds
  *     test_pool_rounds --seconds N [SEED] rounds from SEED on, for N seconds */
