@@ -121,11 +121,14 @@ def test_a_probe_without_a_sound_frame_says_why():
     assert "samples_per_s" not in found
 
 
-def test_what_servers_were_asked_is_summed_over_origins_and_workers():
-    one = {"hub": {"requests": 2, "bytes_fetched": 10, "retries": {"reset": 1}}}
-    two = {"hub": {"requests": 1, "bytes_fetched": 5}, "cdn": {"requests": 4, "resolves": 1}}
+def test_what_servers_were_asked_is_summed_over_workers():
+    one = {"requests": 2, "bytes_fetched": 10, "retries": {"reset": 1, "503": 2}}
+    two = {"requests": 1, "bytes_fetched": 5, "retries": {"reset": 3}, "resolves": 1}
     found = suite_runner.fetched([{"fetch": one}, {"fetch": two}, {"samples": 3}])
-    assert found == {"requests": 7, "bytes_fetched": 15, "resolves": 1}
+    assert found == {
+        "requests": 3, "bytes_fetched": 15, "resolves": 1, "retries": {"reset": 4, "503": 2}
+    }  # fmt: skip
+    assert suite_runner.fetched([{"samples": 3}]) == {}
 
 
 def test_remote_runs_begin_with_an_empty_node_cache_unless_told(tmp_path):

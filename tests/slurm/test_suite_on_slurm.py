@@ -78,6 +78,9 @@ def test_every_scenario_runs_as_a_chain_of_jobs(remote, copy, tmp_path):
         found = check_record(path, DATALOADING_KEYS)
         ranks.setdefault(found["scenario"], []).append((found["rank"], found["world_size"]))
         assert found["num_cameras"] >= 2
+        if found["loader"] == "streaming":
+            assert found["requests"] > 0 and found["bytes_fetched"] > 0
+            assert found["node_cache"] == "cold"
     assert {name: sorted(found) for name, found in ranks.items()} == {
         name: [(0, 1)] if name != "stream_bucket_2node" else [(0, 2), (1, 2)] for name in scenarios
     }

@@ -19,7 +19,6 @@ COUNTED = (
     "substituted",
 )  # by reelpool's readers only
 ASKED = ("bytes_fetched", "bytes_cached", "requests", "resolves")  # of servers and the node cache
-FLAT = {"bytes_fetched": "fetch_bytes", "bytes_cached": "fetch_cached"}  # without origins
 
 
 @dataclass
@@ -80,7 +79,7 @@ def figures(plan: Plan, raw: dict, watch: metrics.MemoryWatch) -> dict[str, Any]
         "video_decoder_cache": raw["cache"],
         "substituted": raw["stats"].get("substituted"),
         "fetch": raw["fetch"] or None,
-        **{key: raw["fetch"].get(key, raw["stats"].get(FLAT.get(key, key))) for key in ASKED},
+        **{key: raw["fetch"].get(key) for key in ASKED},
         **_waits(raw),
         "batch_shape": raw["batch_shape"],
         "versions": raw["versions"],
@@ -148,7 +147,7 @@ def _reasons(record: dict, config: dict, probe: dict) -> dict[str, str]:
         "wait_pct": "no batch after the warm-up",
         "move_pct": "no batch after the warm-up",
         "reuse": "no picture was decoded",
-        **dict.fromkeys(("fetch", *ASKED), "not counted, or no server was asked"),
+        **dict.fromkeys(("fetch", *ASKED), "no file is remote"),
         "node_cache": "LeRobot has none" if config["impl"] == "lerobot" else "the files are local",
     }
     if config["impl"] == "lerobot":

@@ -209,9 +209,11 @@ def total(parts: list[dict]) -> dict[str, float]:
     return out
 
 
-def fetched(parts: list[dict]) -> dict[str, float]:
-    """What was asked of servers: the counters of every origin of every process together."""
-    return total([origin for part in parts for origin in part.get("fetch", {}).values()])
+def fetched(parts: list[dict]) -> dict[str, Any]:
+    """What was asked of servers, by every process together: numbers, and numbers by kind."""
+    asked = [part["fetch"] for part in parts if part.get("fetch")]
+    kinds = dict.fromkeys(k for one in asked for k, v in one.items() if isinstance(v, dict))
+    return total(asked) | {k: total([one.get(k, {}) for one in asked]) for k in kinds}
 
 
 class Consumer:
