@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from . import env
+from .engine_paths import name_of
 from .errors import (
     DecodeError,
     ReelpoolError,
@@ -139,7 +140,7 @@ def _file_of(layout: Any, camera: str | None, row: int) -> str | None:
     for key, *rest in layout.cameras:
         if key == camera:
             run = int(np.searchsorted(layout.table.starts, row, side="right")) - 1
-            path = os.fsdecode(layout.paths[int(rest[5][run])])
+            path = os.fsdecode(name_of(layout.paths[int(rest[5][run])]))
             root = f"{layout.meta._files.path}{os.sep}"
             return redact(path[len(root) :] if path.startswith(root) else path)
     return str(layout.meta.get_data_file_path(int(layout.table.episode_index[row])))
