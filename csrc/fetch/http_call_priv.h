@@ -21,6 +21,8 @@ struct rp_http_call {
     int64_t last_new_ns, watched_ns;
     int requests;
     bool reconnect;
+    bool hedged;      /* the exchange under way, a second time */
+    int64_t asked_ns; /* when it began */
     /* where the bytes are */
     struct rp_url file_url;
     struct rp_http_known *known; /* shared; NULL: a page, nothing is remembered */
@@ -56,6 +58,16 @@ static inline const char *rp_text_of(const char *text)
 
 /* Whether the call may go on. Errors: RP_E_CLOSED, RP_E_TIMEOUT. */
 RP_CHECKED rp_status rp_http_call_check(struct rp_http_call *call);
+
+/* Run the exchange that *seat has begun with request to its end. A range that is late may be asked
+ * for a second time; *seat then is that of the exchange to go by. Errors: as rp_http_call_check,
+ * rp_http_settle. */
+RP_CHECKED rp_status rp_http_transfer(struct rp_http_call *call,
+                                      const struct rp_http_request *request,
+                                      struct rp_http_seat **seat);
+
+/* Count what an exchange at call->origin cost and give its connection back. */
+void rp_http_leave(struct rp_http_call *call, struct rp_http_seat *seat);
 
 /* Add the header lines that a request to `url` may have; they point into the call and the client.
  * Errors: RP_E_ARG, RP_E_NOMEM no signature. */

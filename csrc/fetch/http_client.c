@@ -13,6 +13,10 @@
 #define FILES_MAX   (1 << 20)
 #define ORIGINS_MAX 256 /* more are a server's malice: a redirect each */
 #define DOWN_AFTER  8   /* failures in a row */
+#define TIMES       24
+#define TIMES_LEAST 20  /* from so many on the 95th percentile is known */
+#define TIMES_MOST  512 /* then all are halved */
+#define HEDGE_SHARE 50  /* one request of so many may be a second one */
 
 struct rp_http_origin {
     char name[RP_ORIGIN_MAX];
@@ -21,6 +25,8 @@ struct rp_http_origin {
     int64_t slot_ns;  /* the next request under pace */
     int64_t probe_ns; /* the next try while down */
     int failures;     /* in a row */
+    int times[TIMES]; /* ranges that took less than 2^i ms; older ones count for less */
+    int n_times;
     struct rp_http_origin *next;
 };
 
@@ -435,6 +441,41 @@ void rp_http_client_note(rp_http_client *client, const char *name, bool weak, in
         rp_cond_broadcast(&client->changed);
     }
     rp_lock_release(&client->lock);
+}
+
+void rp_http_client_record(rp_http_client *client, const char *name, int64_t took_ns)
+{
+    int i = 0;
+    while (i < TIMES - 1 && took_ns / 1000000 >= INT64_C(1) << i) {
+        i++;
+    }
+    rp_lock_acquire(&client->lock);
+    struct rp_http_origin *origin = find_locked(client, name); /* admit made it */
+    origin->times[i]++;
+    origin->n_times++;
+    if (origin->n_times >= TIMES_MOST) {
+        origin->n_times = 0;
+        for (int k = 0; k < TIMES; k++) {
+            origin->times[k] /= 2;
+            origin->n_times += origin->times[k];
+        }
+    }
+    rp_lock_release(&client->lock);
+}
+
+bool rp_http_client_may_hedge(rp_http_client *client, const char *name, int64_t waited_ns)
+{
+    int64_t hedges = rp_counted(&client->stats.hedges) + 1;
+    bool often = hedges * HEDGE_SHARE > rp_counted(&client->stats.requests);
+    rp_lock_acquire(&client->lock);
+    const struct rp_http_origin *origin = find_locked(client, name);
+    int i = 0, below = origin->times[0];
+    while (i < TIMES - 1 && below * 20 < origin->n_times * 19) {
+        below += origin->times[++i];
+    }
+    bool known = origin->n_times >= TIMES_LEAST;
+    rp_lock_release(&client->lock);
+    return known && !often && waited_ns / 1000000 >= INT64_C(4) << i;
 }
 
 rp_status rp_http_client_take(rp_http_client *client, const char *origin, struct rp_http_seat **out,

@@ -25,6 +25,8 @@ struct rp_http_timing {
     int64_t backoff_max;     /* ... largest bound of the random wait between tries */
     int64_t gate_margin;     /* added to a wait that a server asks for, ... */
     int64_t gate_jitter;     /* ... and at most so much at random */
+    int64_t hedge;           /* a range later than this, and than four times the 95th percentile,
+                              * is asked for once more; 0: never */
     int64_t probe;           /* between the tries that an origin gets which is down */
     int64_t unsigned_life_s; /* seconds: life of a redirect's target that tells none */
 };
@@ -99,6 +101,7 @@ struct rp_http_stats {
     int64_t gate_ns;    /* waited since a server asked for it */
     int64_t down_ns;    /* waited for an origin that is down */
     int64_t backoff_ns; /* waited between tries */
+    int64_t hedges;     /* second requests of ranges that were late */
     int64_t resolves_cached;  /* redirects' targets that other processes had found */
     int64_t url_cache_errors; /* times that the shared folder could not be used */
 };

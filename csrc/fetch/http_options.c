@@ -18,6 +18,7 @@ void rp_http_defaults(struct rp_http_options *options)
                                                    .backoff_max = 15000,
                                                    .gate_margin = 1000,
                                                    .gate_jitter = 5000,
+                                                   .hedge = 2000,
                                                    .probe = 5000,
                                                    .unsigned_life_s = 600},
                                         .max_redirects = 5};
@@ -36,7 +37,7 @@ static rp_status check_timing(const struct rp_http_timing *t, struct rp_error *e
 {
     const int64_t year = 366LL * 86400 * 1000;
     const int64_t all[] = {t->network,     t->connect,     t->stall, t->backoff,    t->backoff_max,
-                           t->gate_margin, t->gate_jitter, t->probe, t->stall_speed};
+                           t->gate_margin, t->gate_jitter, t->probe, t->stall_speed, t->hedge};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
         if (all[i] < (i < 3 ? 1 : 0) || all[i] > year) {
             RP_FAIL(err, RP_E_ARG, "a time limit of %lld ms cannot be kept", (long long)all[i]);

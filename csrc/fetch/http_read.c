@@ -218,28 +218,6 @@ static rp_status digest(struct rp_http_call *call, struct rp_http_reply *reply)
     return RP_OK;
 }
 
-/* Run the exchange to its end. */
-static rp_status transfer(struct rp_http_call *call, rp_http_transport *transport)
-{
-    struct rp_http_reply *reply = rp_http_transport_reply(transport);
-    while (reply->end == RP_HTTP_UNDER_WAY) {
-        rp_http_transport_step(transport, RP_HTTP_SLICE_MS);
-        if (call->got + reply->bytes > call->best) {
-            call->best = call->got + reply->bytes;
-            call->last_new_ns = rp_now_ns();
-        }
-        bool good =
-            reply->head.complete && (reply->row == RP_ROW_GOOD || reply->row == RP_ROW_SHORT);
-        if (good && !call->settled) {
-            RP_TRY(rp_http_settle(call, &reply->head));
-        }
-        if (reply->end == RP_HTTP_UNDER_WAY) {
-            RP_TRY(rp_http_call_check(call));
-        }
-    }
-    return RP_OK;
-}
-
 /* One exchange at call->url. */
 static rp_status ask(struct rp_http_call *call)
 {
@@ -267,17 +245,14 @@ static rp_status ask(struct rp_http_call *call)
     rp_status status = rp_http_transport_begin(seat->transport, &request, call->err);
     if (status == RP_OK) {
         call->requests++;
-        status = transfer(call, seat->transport);
-        struct rp_http_reply *reply = rp_http_transport_reply(seat->transport);
-        struct rp_http_stats *stats = rp_http_client_stats(call->client);
-        rp_count(&stats->requests, 1);
-        rp_count(&stats->connections, reply->connections);
+        status = rp_http_transfer(call, &request, &seat);
         if (status == RP_OK) {
             call->best = best; /* keep_bytes counts them if they may be kept */
-            status = digest(call, reply);
+            status = digest(call, rp_http_transport_reply(seat->transport));
         }
+        rp_http_leave(call, seat);
+        return status;
     }
-    rp_http_transport_finish(seat->transport);
     rp_http_client_give(call->client, seat, call->origin);
     return status;
 }

@@ -107,6 +107,11 @@ RP_CHECKED rp_status rp_http_client_admit(rp_http_client *client, const char *or
 void rp_http_client_note(rp_http_client *client, const char *origin, bool weak, int64_t gate_ns,
                          int64_t pace_ns);
 
+/* How long a whole range took; whether one may be asked for a second time that has waited so long:
+ * longer than four times the 95th percentile, and in at most one of HEDGE_SHARE requests. */
+void rp_http_client_record(rp_http_client *client, const char *origin, int64_t took_ns);
+bool rp_http_client_may_hedge(rp_http_client *client, const char *origin, int64_t waited_ns);
+
 /* A transport, if possible one that has a connection to `origin`. Errors: as
  * rp_http_transport_new. */
 RP_CHECKED rp_status rp_http_client_take(rp_http_client *client, const char *origin,

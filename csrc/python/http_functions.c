@@ -52,20 +52,21 @@ static PyObject *http_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
                             "s3_session_token",
                             "s3_region",
                             "url_cache",
+                            "hedge_time",
                             NULL};
     struct rp_http_options options;
     rp_http_defaults(&options);
     double network = 600, connect = 10, stall = 20, backoff = 0.25, most = 15, margin = 1,
-           jitter = 5, probe = 5;
+           jitter = 5, probe = 5, hedge = 2;
     long long speed = options.timing.stall_speed;
     int allow_http = 0, allow_private = 0;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "|$dddLdddddizzzppzzzzzzzzz:HttpClient", names, &network, &connect,
+            args, kwargs, "|$dddLdddddizzzppzzzzzzzzzd:HttpClient", names, &network, &connect,
             &stall, &speed, &backoff, &most, &margin, &jitter, &probe, &options.max_redirects,
             &options.ca_file, &options.proxy, &options.no_proxy, &allow_http, &allow_private,
             &options.token_origin, &options.token, &options.user_agent, &options.s3_origin,
             &options.s3_access_key, &options.s3_secret_key, &options.s3_session_token,
-            &options.s3_region, &options.url_cache)) {
+            &options.s3_region, &options.url_cache, &hedge)) {
         return NULL;
     }
     options.allow_http = allow_http != 0;
@@ -80,6 +81,7 @@ static PyObject *http_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     timing->gate_margin = to_ms(margin);
     timing->gate_jitter = to_ms(jitter);
     timing->probe = to_ms(probe);
+    timing->hedge = to_ms(hedge);
     struct module_state *state = rp_state_of(type);
     struct rp_error err;
     rp_error_clear(&err);
@@ -345,14 +347,15 @@ static PyObject *http_stats(PyObject *object, PyObject *unused)
     rp_http_stats(self->client, &s);
     const int64_t *r = s.retries;
     return Py_BuildValue(
-        "{sL sL sL sL sL sL sd sd sd s{sL sL sL sL sL sL sL sL}}", "requests",
+        "{sL sL sL sL sL sL sL sd sd sd s{sL sL sL sL sL sL sL sL}}", "requests",
         (long long)s.requests, "connections", (long long)s.connections, "bytes_fetched",
-        (long long)s.bytes, "resolves", (long long)s.resolves, "resolves_cached",
-        (long long)s.resolves_cached, "url_cache_errors", (long long)s.url_cache_errors, "gate_s",
-        (double)s.gate_ns / 1e9, "down_s", (double)s.down_ns / 1e9, "backoff_s",
-        (double)s.backoff_ns / 1e9, "retries", "busy", (long long)r[0], "limited", (long long)r[1],
-        "network", (long long)r[2], "short", (long long)r[3], "refused", (long long)r[4], "odd",
-        (long long)r[5], "changed", (long long)r[6], "denied", (long long)r[7]);
+        (long long)s.bytes, "resolves", (long long)s.resolves, "hedges", (long long)s.hedges,
+        "resolves_cached", (long long)s.resolves_cached, "url_cache_errors",
+        (long long)s.url_cache_errors, "gate_s", (double)s.gate_ns / 1e9, "down_s",
+        (double)s.down_ns / 1e9, "backoff_s", (double)s.backoff_ns / 1e9, "retries", "busy",
+        (long long)r[0], "limited", (long long)r[1], "network", (long long)r[2], "short",
+        (long long)r[3], "refused", (long long)r[4], "odd", (long long)r[5], "changed",
+        (long long)r[6], "denied", (long long)r[7]);
 }
 
 static PyObject *http_close(PyObject *object, PyObject *unused)
@@ -411,7 +414,7 @@ static PyType_Slot http_slots[] = {
      "backoff=0.25, backoff_max=15, gate_margin=1, gate_jitter=5, probe_time=5, max_redirects=5, "
      "ca_file=None, proxy=None, no_proxy=None, allow_http=False, allow_private_hosts=False, "
      "token_origin=None, token=None, user_agent=None, s3_origin=None, s3_access_key=None, "
-     "s3_secret_key=None, s3_session_token=None, s3_region=None, url_cache=None)\n"
+     "s3_secret_key=None, s3_session_token=None, s3_region=None, url_cache=None, hedge_time=2)\n"
      "--\n\n"
      "Reads ranges of files by http and https. Times are seconds, stall_speed bytes per second.\n"
      "Connections are made at the first read; each thread that reads uses one of its own. The\n"

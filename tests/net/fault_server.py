@@ -308,6 +308,19 @@ def fault_trickle(handler):
     return True
 
 
+def fault_slow_body(handler):
+    """Two seconds for the body, in forty pieces."""
+    handler.send_part(cut=0)
+    first, last, _ = handler.part()
+    body = handler.faults.files[handler.name][first : last + 1]
+    size = len(body) // 40 + 1
+    for at in range(0, len(body), size):
+        handler.wfile.write(body[at : at + size])
+        handler.wfile.flush()
+        time.sleep(0.05)
+    return True
+
+
 def fault_slow_head(handler):
     """The header byte by byte."""
     first, last, size = handler.part()
