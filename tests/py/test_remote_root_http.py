@@ -1,5 +1,6 @@
 """Datasets behind a plain http URL: any server with files, no listing."""
 
+import json
 import pickle
 import shutil
 import sys
@@ -7,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from demo_sets import FRONT, ROOT, STARTS, array, open_demo
+from demo_sets import FRONT, ROOT, STARTS, array, ids, open_demo
 from hub_sets import same_items
-from reelpool import LeRobotDataset, StreamingLeRobotDataset, errors, remote_root
+from reelpool import LeRobotDataset, Loader, StreamingLeRobotDataset, errors, remote_root
 from reelpool.remote_files import RemoteFiles
 from reelpool.remote_root import RemoteVideo
 from test_remote_root_hub import DATA, VIDEOS, ranges, same_stream
@@ -185,6 +186,40 @@ def test_a_file_that_changes_in_an_epoch(server):
     with pytest.raises(errors.DatasetChangedError) as caught:
         dataset[183]
     assert "videos/" in str(caught.value) and len(str(caught.value).splitlines()) <= 3
+
+
+def test_substitutes_name_the_file(server, tmp_path):
+    rel = VIDEOS[0]
+    broken = bytearray(BLOBS[rel])
+    broken[20_000:30_000] = bytes(10_000)
+    server.files[f"/my set/{rel}"] = bytes(broken)
+    dataset = open_http(server, on_corrupt="substitute", max_bad_fraction=0.9)
+    items = dataset.__getitems__(range(184))
+    bad = sum(bool(item["is_substitute"]) for item in items)
+    lines = (tmp_path / "cache/ledger.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines if line]
+    assert 0 < bad == len(records) and {record["file"] for record in records} == {rel}
+
+
+@pytest.mark.parametrize("local_first", [True, False])
+def test_mixtures_with_local_sets(server, local_first):
+    sets = [open_http(server), open_demo()]
+    order = {"num_threads": 1, "shuffle": True, "seed": 1}
+    with Loader([open_demo(), open_demo()], 8, **order) as loader:
+        wanted = ids(loader)
+    with Loader(sets[::-1] if local_first else sets, 8, **order) as loader:
+        assert ids(loader) == wanted
+
+
+def test_a_state_of_the_local_set(server):
+    options = {"num_threads": 1, "shuffle": True, "seed": 1}
+    with Loader(open_demo(), 8, **options) as loader:
+        batches = iter(loader)
+        next(batches), next(batches)
+        state, rest = loader.state_dict(), ids(batches)
+    with Loader(open_http(server), 8, **options) as loader:
+        loader.load_state_dict(state)
+        assert ids(loader) == rest
 
 
 def test_data_that_is_too_large(server):

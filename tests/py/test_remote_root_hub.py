@@ -11,7 +11,7 @@ import pytest
 from demo_sets import FRONT, ROOT, array, open_demo
 from hub_sets import CANARY, FILES, hub_fixture, open_hub, same_items  # noqa: F401
 from hub_stand_in import files_of
-from reelpool import LeRobotDatasetMetadata, StreamingLeRobotDataset
+from reelpool import LeRobotDataset, LeRobotDatasetMetadata, StreamingLeRobotDataset
 from reelpool.errors import (
     AuthError,
     NotFoundError,
@@ -293,3 +293,28 @@ def test_processes_of_a_node_resolve_a_file_once(hub, tmp_path):
     asked = hub.requests("api .*/resolve/.*mp4")
     assert len(asked) == len(set(asked)) == len(VIDEOS)
     assert (tmp_path / "lerobot/.reelpool/url").is_dir() and not hub.leaks
+
+
+def test_a_renamed_dataset(hub):
+    hub.renamed["old/name"] = "o/n"
+    dataset = open_hub("old/name", download_videos=False)
+    assert ranges(dataset, VIDEOS[0]) == (ROOT / VIDEOS[0]).read_bytes() and not hub.leaks
+
+
+def test_force_cache_sync(hub):
+    repo = hub.repos["o/n"]
+    old = open_hub(revision="main", download_videos=False)
+    files = repo.commits[old.revision]
+    repo.commit({**files, "README.md": files["meta/info.json"]})
+    new = open_hub(revision="main", download_videos=False, force_cache_sync=True)
+    assert new.revision == repo.branches["main"] != old.revision
+    assert new.meta._files.video(VIDEOS[0]).key == old.meta._files.video(VIDEOS[0]).key
+    assert ranges(new, VIDEOS[0]) == (ROOT / VIDEOS[0]).read_bytes()
+
+
+def test_real_set_of_v21(hub, data_root):
+    hub.add("unitree/g1", data_root / "g1_small_v21", branch="v2.1")
+    hub.page = 1000
+    remote = open_hub("unitree/g1", download_videos=False)
+    local = LeRobotDataset("x", data_root / "g1_small_v21", return_uint8=True, num_threads=1)
+    assert remote.reads_ranges and same_items(remote, local, [0, len(local) // 2, len(local) - 1])
