@@ -30,7 +30,7 @@ def measure(args: argparse.Namespace, nodes: int, mode: str, out: Path) -> list[
         "REAL_PYTHON": sys.executable, "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     command = [
-        "sbatch", "--wait", f"--nodes={nodes}", "--cpus-per-task=1", "--mem=3G", "--time=30",
+        "sbatch", "--wait", "--quiet", f"--nodes={nodes}", "--cpus-per-task=1", "--mem=3G", "--time=30",
         f"--output={out}.log", LAUNCHER, "--repo_id", "you/set", "--root", args.dataset,
         "--source", "local", "--mode", mode, "--impl", args.impl, "--device", "cpu",
         "--num_workers", 1, "--batch_size", args.batch_size, "--num_batches", 1_000_000,
@@ -51,7 +51,7 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--duration_s", type=float, default=10.0)
     parser.add_argument("--floor_s", type=float, default=1.0)
-    parser.add_argument("--batch_size", type=int, default=16)
+    parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--min", type=float, default=0.0)
     args = parser.parse_args()
     args.dataset = args.dataset.resolve()
