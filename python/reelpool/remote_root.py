@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from . import env
 from .errors import (
+    ClosedError,
     DatasetChangedError,
     FormatError,
     NotFoundError,
@@ -127,8 +128,8 @@ def at_once(
             close()
     for thread in threads:
         thread.join(LEFT_BEHIND_S)
-    if errors:
-        raise min(errors, key=lambda pair: pair[0])[1]
+    if errors:  # ClosedError: only of what another one's failure ended
+        raise min(errors, key=lambda pair: (isinstance(pair[1], ClosedError), pair[0]))[1]
     return results
 
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from reelpool import remote_node_cache
+from reelpool.errors import ClosedError
 from reelpool.remote_manifest import Entry, Manifest, Manifests, folder_of, make_entry
 from reelpool.remote_node_cache import file_system, node_cache
 from reelpool.remote_options import client_keywords, is_private, parse_options
@@ -221,6 +222,19 @@ def test_the_first_error_ends_the_others():
     with pytest.raises(KeyError):
         at_once(work, range(1000), lambda: closed.append(1), 2)
     assert closed == [1] and len(done) < 1000
+
+
+def test_the_cause_is_told():
+    closed = threading.Event()
+
+    def work(item):
+        if item == 1:
+            raise KeyError(item)
+        assert closed.wait(30)
+        raise ClosedError("ended")
+
+    with pytest.raises(KeyError):
+        at_once(work, [0, 1, 2], closed.set, 3)
 
 
 def test_ctrl_c_ends_them():
