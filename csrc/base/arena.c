@@ -361,6 +361,9 @@ void rp_arena_stats(rp_arena *arena, struct rp_arena_stats *out)
 {
     rp_lock_acquire(&arena->lock);
     *out = arena->stats;
+    for (const rp_block *block = arena->free_blocks; block != NULL; block = block->next) {
+        out->free++;
+    }
     rp_lock_release(&arena->lock);
 }
 

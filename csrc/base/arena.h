@@ -66,6 +66,7 @@ void rp_arena_close(rp_arena **arena);
 
 struct rp_arena_stats {
     int64_t blocks; /* mapped now */
+    int64_t free;   /* of those: waiting to be used again */
     int64_t bytes;  /* mapped now */
     int64_t grown;  /* blocks ever mapped */
 };

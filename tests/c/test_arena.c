@@ -104,11 +104,13 @@ RP_TEST(free_blocks_stay_within_the_budget)
         blocks[i] = take(arena, MIB);
     }
     (void)CHECK_EQ(stats_of(arena).bytes, 5 * MIB);
+    (void)CHECK_EQ(stats_of(arena).free, 0);
     for (int i = 0; i < 5; i++) {
         rp_block_release(&blocks[i]);
     }
     (void)CHECK_EQ(stats_of(arena).blocks, 2);
     (void)CHECK_EQ(stats_of(arena).bytes, 2 * MIB);
+    (void)CHECK_EQ(stats_of(arena).free, 2);
     rp_arena_close(&arena);
 }
 
