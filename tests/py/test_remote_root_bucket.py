@@ -14,6 +14,7 @@ from reelpool.errors import (
     OfflineError,
     RemoteError,
 )
+from reelpool.hub import Hub
 from test_remote_root_hub import VIDEOS, ranges, same_stream
 
 
@@ -95,6 +96,14 @@ def test_another_process_reads_what_was_opened(hub, bucket, tmp_path):
         kept.unlink()
     with pytest.raises(DatasetChangedError, match="Open the dataset again"):
         len(pickle.loads(data).meta.episodes)
+
+
+def test_a_list_of_too_much(bucket, monkeypatch):
+    listed = Hub.bucket_files
+    monkeypatch.setattr(Hub, "bucket_files", lambda self, prefix: listed(self, ""))
+    files = open_bucket().meta._files
+    assert files.files_in("meta") == [rel for rel in files_of(ROOT) if rel.startswith("meta/")]
+    assert not files.exists("other") and not files.exists("meta/whereabouts")
 
 
 def test_tokens(hub, monkeypatch):
