@@ -36,7 +36,7 @@ void rp_http_discard(const char *text)
 static rp_status check_timing(const struct rp_http_timing *t, struct rp_error *err)
 {
     const int64_t year = 366LL * 86400 * 1000;
-    const int64_t all[] = {t->network,     t->connect,     t->stall, t->backoff,    t->backoff_max,
+    const int64_t all[] = {t->network,     t->connect,     t->stall, t->backoff,     t->backoff_max,
                            t->gate_margin, t->gate_jitter, t->probe, t->stall_speed, t->hedge};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
         if (all[i] < (i < 3 ? 1 : 0) || all[i] > year) {
