@@ -31,7 +31,8 @@ def measure(args: argparse.Namespace, nodes: int, mode: str, out: Path) -> list[
     }  # fmt: skip
     command = [
         "sbatch", "--wait", "--quiet", f"--nodes={nodes}", "--cpus-per-task=1",
-        "--mem=3G", "--time=30", f"--output={out}.log", LAUNCHER, "--repo_id", "you/set", "--root", args.dataset,
+        "--mem=3G", "--time=30", f"--output={out}.log", LAUNCHER,
+        "--repo_id", "you/set", "--root", args.dataset,
         "--source", "local", "--mode", mode, "--impl", args.impl, "--device", "cpu",
         "--num_workers", 1, "--batch_size", args.batch_size, "--num_batches", 1_000_000,
         "--duration_s", args.duration_s, "--probe_samples", 0, "--floor_s", args.floor_s,
