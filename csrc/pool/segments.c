@@ -6,6 +6,7 @@
 
 #define BUCKETS     4096
 #define MOST_MARKS  16384
+#define MOST_IDLE   (INT64_C(256) << 20) /* bytes kept that no run is known to need */
 #define MOST_GROUP  (INT64_C(8) << 20)   /* bytes of one request, ... */
 #define FIRST_GROUP (INT64_C(1) << 20)   /* ... until the first batch is there */
 #define MOST_GAP    (INT64_C(256) << 10) /* bytes that nobody wants, between two wanted parts */
@@ -97,11 +98,30 @@ static void give_up(struct segment_table *table, struct segment *s)
     rp_buf_unref(&s->bytes);
     if (table->n_marks < MOST_MARKS) {
         s->state = SEGMENT_EVICTED;
-        s->idle = false;
         table->n_marks++;
     }
     else {
         forget(table, s);
+    }
+}
+
+static void leave_idle(struct segment_table *table, struct segment *s)
+{
+    list_take(&table->idle, s);
+    table->idle_bytes -= s->extent.len;
+    s->idle = false;
+}
+
+/* A READY segment that no run needs, in no list: it may be needed again, or be used up. */
+static void rest(struct segment_table *table, struct segment *s)
+{
+    list_put(&table->idle, s);
+    table->idle_bytes += s->extent.len;
+    s->idle = true;
+    while (table->idle_bytes > MOST_IDLE && table->idle.first != s) {
+        struct segment *oldest = table->idle.first;
+        leave_idle(table, oldest);
+        give_up(table, oldest);
     }
 }
 
@@ -148,9 +168,8 @@ bool rp_segment_join_locked(rp_loader *loader, struct run *run, const struct wan
     run->next_of_segment = s->runs;
     s->runs = run;
     if (s->idle) {
-        list_take(&loader->segments.idle, s);
+        leave_idle(&loader->segments, s);
         list_put(&loader->segments.busy, s);
-        s->idle = false;
     }
     if (s->state == SEGMENT_WAITING) {
         rp_cond_signal(&loader->fetch);
@@ -208,8 +227,7 @@ void rp_segment_leave_locked(rp_loader *loader, struct run *run)
         break;
     case SEGMENT_READY:
         list_take(&table->busy, s);
-        list_put(&table->idle, s);
-        s->idle = true;
+        rest(table, s);
         if (table->n_waiting > 0) { /* there is room for another */
             rp_cond_signal(&loader->fetch);
         }
@@ -239,7 +257,7 @@ static bool make_room(rp_loader *loader, uint64_t need)
     struct segment_table *table = &loader->segments;
     struct segment *victim = table->idle.first;
     if (victim != NULL) {
-        list_take(&table->idle, victim);
+        leave_idle(table, victim);
         give_up(table, victim);
         return true;
     }
@@ -371,8 +389,7 @@ void rp_segments_settle_locked(rp_loader *loader, struct segment *group, rp_buf 
                 forget(table, s);
                 continue;
             }
-            list_put(&table->idle, s);
-            s->idle = true;
+            rest(table, s);
         }
     }
 }

@@ -54,6 +54,7 @@ struct segment_table {
     uint32_t n_buckets;
     int32_t n_waiting, n_fetching, n_marks;
     int64_t bytes, cap;     /* of READY and FETCHING ones */
+    int64_t idle_bytes;     /* of those: idle */
     int64_t evicted, again; /* segments given up while they were needed; fetched once more */
 };
 

@@ -25,6 +25,7 @@ from .engine import (
     load_core,
     torch_wanted,
 )
+from .engine_paths import read_ahead_bytes
 from .errors import NotFoundError, ReelpoolError, make_error, name_dataset
 from .hf_view import HfView
 from .hub_files import bring_files, needed_files
@@ -272,7 +273,7 @@ class DatasetBase:
 
     def _read_ahead(self) -> int:
         """Bytes of remote files in memory, out of the budget."""
-        return min(self._layout.read_ahead_bytes, self._budget() // 4)
+        return read_ahead_bytes(self._layout.paths, self._budget())
 
     def _free_bytes(self) -> int:
         """What of the budget is left for batches and waiting pictures."""

@@ -21,7 +21,6 @@ from .engine_paths import (
     client_counters,
     engine_paths,
     fetch_threads,
-    read_ahead_bytes,
 )
 from .errors import FormatError, MissingExtraError, NotFoundError, StorageError, make_error
 
@@ -114,7 +113,6 @@ class Layout:
             self._field(f"{key}_is_pad", "?", (len(options.deltas[key]),))
             self.pads.append(np.array(options.deltas[key], np.int64))
         self.entries.append(Entry("task", "task"))
-        self.read_ahead_bytes = read_ahead_bytes(self.paths)
 
     def _field(self, key: str, kind: str, shape: tuple[int, ...]) -> None:
         self.entries.append(Entry(key, "field", len(self.fields)))
@@ -295,7 +293,7 @@ class EngineHandle:
         """The engine's counters, `reuse`, and where files are remote `fetch`."""
         stats = self.engine.stats()
         fetch = {name: stats.pop(at) for name, at in FETCH_COUNTERS.items()}
-        if self.layout.read_ahead_bytes:
+        if any(isinstance(path, RemotePath) for path in self.layout.paths):
             stats["fetch"] = {**client_counters(self.layout.paths), **fetch}
         stats["reuse"] = stats["delivered"] / max(1, stats["decoded"])
         return stats

@@ -88,10 +88,19 @@ def client_counters(paths: Sequence[bytes | RemotePath]) -> dict[str, Any]:
     return total
 
 
-def read_ahead_bytes(paths: Sequence[bytes | RemotePath]) -> int:
-    """Bytes of remote files that may be in memory: the most that a root says; 0: none is remote."""
-    roots = _roots(paths)
-    return max((root.remote_options()["read_ahead_bytes"] for root in roots), default=0)
+def read_ahead_bytes(
+    paths: Sequence[bytes | RemotePath], budget: int, rest: int | None = None
+) -> int:
+    """Bytes of remote files that may be in memory; 0: none is remote.
+
+    At most a quarter of `budget`; but `rest`, what the budget leaves once all else has its part,
+    where no disk cache keeps the ranges that are needed again.
+    """
+    options = [root.remote_options() for root in _roots(paths)]
+    most = min(max((o["read_ahead_bytes"] for o in options), default=0), budget // 4)
+    if rest is not None and any(o["cache_dir"] is None for o in options):
+        return max(most, rest)
+    return most
 
 
 def fetch_threads(paths: Sequence[bytes | RemotePath], processes: int) -> int:

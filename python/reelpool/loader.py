@@ -24,6 +24,7 @@ from .engine import (
     batch_bytes,
     torch_wanted,
 )
+from .engine_paths import read_ahead_bytes
 from .errors import ClosedError, ReelpoolError, StateError
 from .loader_source import DatasetSource, MixtureSource, SamplerSource, request_of
 from .order import Share, is_int
@@ -163,10 +164,12 @@ class Loader:
             prefetch = self._fitting_prefetch() if threads > 0 else 0
             # Free memory beyond what is in flight goes back: a consumer may have held many batches.
             batches = (prefetch + 2) * (self._batch_bytes() + _PAGES)
+            parked = self._parked_bytes(batches)
+            fixed = batches + parked + FRAME_CACHE_BYTES + INDEX_BYTES
             self._handle = EngineHandle(
                 self._source.layout, num_threads=threads, prefetch_batches=prefetch,
-                keep_bytes=batches, parked_bytes=self._parked_bytes(batches),
-                read_ahead=self._read_ahead(),
+                keep_bytes=batches, parked_bytes=parked,
+                read_ahead=self._read_ahead(self._total_budget() - fixed),
             )  # fmt: skip
         return self._handle
 
@@ -181,9 +184,9 @@ class Loader:
         free = budget - batches - FRAME_CACHE_BYTES - INDEX_BYTES - self._read_ahead()
         return max(0, min(budget // 4, free))
 
-    def _read_ahead(self) -> int:
-        """Bytes of remote files in memory, out of the budget."""
-        return min(self._source.layout.read_ahead_bytes, self._total_budget() // 4)
+    def _read_ahead(self, rest: int | None = None) -> int:
+        """Bytes of remote files in memory, out of the budget; rest: what is left of it."""
+        return read_ahead_bytes(self._source.layout.paths, self._total_budget(), rest)
 
     def _batch_bytes(self) -> int:
         """Bytes of one batch."""

@@ -37,7 +37,6 @@ class MixtureLayout:
         self.columns: list[tuple] = []
         self.pads: list[np.ndarray] = []
         self.paths = [path for part in self.parts for path in part.paths]
-        self.read_ahead_bytes = max(part.read_ahead_bytes for part in self.parts)
         self._path_ends = np.cumsum([len(part.paths) for part in self.parts])
         self._by_key = [{entry.key: entry for entry in part.entries} for part in self.parts]
         common = [
