@@ -73,13 +73,13 @@ static rp_status create_unfinished(rp_output *output, struct rp_error *err)
     return output->fd >= 0 ? RP_OK : rp_fail_io(err, "create", path, errno);
 }
 
-/* A full disk shows at once, and the file lies in few pieces. Best effort where the file system
- * knows no such thing. */
+/* A full disk shows at once, and the file lies in few pieces; its size tells how far it is. Best
+ * effort where the file system knows no such thing. */
 static rp_status reserve(rp_output *output, struct rp_error *err)
 {
     int rc;
     do {
-        rc = fallocate(output->fd, 0, 0, output->size);
+        rc = fallocate(output->fd, FALLOC_FL_KEEP_SIZE, 0, output->size);
     } while (rc != 0 && errno == EINTR);
     if (rc != 0 && errno != EOPNOTSUPP && errno != ENOSYS && errno != EINVAL) {
         return rp_fail_io(err, "reserve the bytes of", output->path, errno);

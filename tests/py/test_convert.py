@@ -343,7 +343,7 @@ def test_the_manifest_names_every_input(root):
 
 def test_other_options_do_not_mix(root):
     prepared(root).folder.close()
-    with pytest.raises(reelpool.errors.StateError, match="another options"):
+    with pytest.raises(reelpool.errors.StateError, match="not the same options"):
         convert(options(root, video_mb=7))
 
 

@@ -242,10 +242,10 @@ def test_faults_of_the_result_stop_the_swap(root, monkeypatch):
 
     real = Job.check
 
-    def check(self):
+    def check(self, steps):
         clip = self.options.built / f"videos/{TOP}/chunk-000/file-000.mp4"
         clip.write_bytes((CLIPS / "av1.mp4").read_bytes())
-        real(self)
+        real(self, steps)
 
     before = tree(root)
     monkeypatch.setattr(Job, "check", check)

@@ -16,6 +16,7 @@ from convert_sets import tree, write_clips
 from reelpool.convert import durable, work
 from reelpool.convert.job import Job, Options
 from reelpool.convert.run import convert
+from reelpool.convert.source import Source
 from reelpool.convert.work import WorkFolder
 from reelpool.errors import StateError, StorageError
 
@@ -242,6 +243,28 @@ def test_a_stalled_worker_is_overtaken(tmp_path, reference, ending):
     finally:
         process.kill()
         process.join()
+    assert tree(root) == wanted
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["arm", "arm_old"]
+
+
+@pytest.mark.parametrize("step", ["meta_digests", "input_sizes"])
+def test_another_host_may_be_faster_at_any_step(tmp_path, reference, monkeypatch, step):
+    """It puts the dataset in place while this process reads the old one: all is well."""
+    source, wanted = reference
+    root = shutil.copytree(source, tmp_path / "arm")
+    real = getattr(Source, step)
+
+    def slow(self, *arguments):
+        monkeypatch.undo()
+        other = multiprocessing.get_context("fork").Process(target=convert, args=(options(root),))
+        other.start()
+        other.join(60)
+        assert other.exitcode == 0
+        return real(self, *arguments)
+
+    monkeypatch.setattr(Source, step, slow)
+    result = convert(options(root, lease_s=0.5))
+    assert result.already and result.old == tmp_path / "arm_old"
     assert tree(root) == wanted
     assert sorted(p.name for p in tmp_path.iterdir()) == ["arm", "arm_old"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from ..convert.run import Result
 
 MB = 1 << 20
+_SAY_S = 30.0
+_OF_RAY = ("tasks", "cpus_per_task", "mem_per_cpu_gb")
 
 
 def _flag(text: str) -> bool:
@@ -36,6 +39,7 @@ _count.__name__ = "int"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of `convert`; those of LeRobot's converter have its names and defaults."""
+    parser.usage = "%(prog)s [DATASET] [options]"
     add = parser.add_argument
     add("dataset", metavar="DATASET", nargs="?", help="folder of the dataset, or its repo id")
     add("--repo_id", help="name on the Hub; fetched at v2.1 where there is no local copy")
@@ -66,11 +70,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--episodes_per_batch", type=_count, default=25, metavar="N",
         help="episodes read and checked as one item of work (default: 25)")  # fmt: skip
     add("--work_dir", type=Path, help="plan and state (default: _work/NAME beside the dataset)")
-    add("--engine", choices=("local", "slurm"), default="local", help="(default: local)")
+    add("--engine", choices=("local", "slurm", "ray"), default="local",
+        help="who runs the work (default: local)")  # fmt: skip
     for name, kind, value in (("tasks", int, 4), ("partition", str, ""), ("time", str, "4:00:00"),
                               ("cpus_per_task", int, 1), ("mem_per_cpu_gb", int, 2),
                               ("account", str, ""), ("qos", str, "")):  # fmt: skip
-        add(f"--{name}", type=kind, default=value, help=f"of SLURM (default: {value or 'none'})")
+        of = "of SLURM and Ray" if name in _OF_RAY else "of SLURM"
+        add(f"--{name}", type=kind, default=value, help=f"{of} (default: {value or 'none'})")
     add = parser.add_argument_group("the Hub").add_argument
     add("--push_to_hub", type=_flag, default=False, metavar="true|false",
         help="push after the conversion, as one commit (default: false)")  # fmt: skip
@@ -118,6 +124,11 @@ def run(args: argparse.Namespace) -> int:
         hub.check_access(repo_id)
     if args.engine == "slurm":
         return _submit(args, options, push)
+    if args.engine == "ray":
+        from ..convert import engines
+
+        console.note(args, f"{args.tasks} tasks of Ray; logs in {options.work / 'ray'}")
+        engines.run_on_ray(options, *(getattr(args, name) for name in _OF_RAY))
     result = _convert(args, options)
     document = {k: str(v) if isinstance(v, Path) else v for k, v in vars(result).items()}
     text = _summary(result)
@@ -157,41 +168,67 @@ def _convert(args: argparse.Namespace, options: Options) -> Result:
     bar = _Bar(args)
     try:
         return convert(options, threads, processes, bar.show)
+    except KeyboardInterrupt:
+        bar.close()
+        console.note(args, "stopped: the same command goes on with what is left")
+        raise
     finally:
         bar.close()
 
 
 class _Bar:
-    """Bytes done, rate and time left, on stderr; a line per phase without a terminal."""
+    """Bytes or steps done, rate and time left, on stderr; without a terminal a line per phase, and
+    one per 30 s.
+    """
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._args = args
         self._silent = args.quiet or env.progress_disabled()
         self._bar: Any = None
-        self._phase = ""
+        self._at: tuple[str, int] = ("", 0)
+        self._begun = self._said = 0.0
 
     def show(self, phase: str, done: int, total: int) -> None:
-        """`done` of `total` bytes of a phase."""
+        """`done` of `total` bytes of a phase; steps of "check", whose number comes later."""
         if self._silent:
             return
-        if phase != self._phase:
+        terminal = sys.stderr.isatty()
+        if (phase, total) != self._at:
             self.close()
-            self._phase = phase
-            if not sys.stderr.isatty():
-                console.note(self._args, f"{phase}: {total / 1e6:.1f} MB")
-                return
-            from tqdm import tqdm
-
-            self._bar = tqdm(total=total, desc=f"{phase:<5}", unit="B", unit_scale=True,
-                             file=sys.stderr, leave=False)  # fmt: skip
+            if phase != self._at[0] and not terminal:
+                size = f": {total / 1e6:.1f} MB" if phase != "check" else ""
+                console.note(self._args, f"{phase}{size}")
+            self._at = (phase, total)
+            self._begun = self._said = time.monotonic()
+            if terminal and total:
+                self._bar = _bar(phase, total)
         if self._bar is not None:
             self._bar.update(done - self._bar.n)
+        elif not terminal and time.monotonic() - self._said >= _SAY_S:
+            self._said = time.monotonic()
+            console.note(self._args, _progress(phase, done, total, self._said - self._begun))
 
     def close(self) -> None:
         """Take the bar off the screen."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
+
+
+def _bar(phase: str, total: int) -> Any:
+    from tqdm import tqdm
+
+    size = {"unit": " steps"} if phase == "check" else {"unit": "B", "unit_scale": True}
+    return tqdm(total=total, desc=f"{phase:<5}", file=sys.stderr, leave=False, **size)
+
+
+def _progress(phase: str, done: int, total: int, spent_s: float) -> str:
+    """One line for logs: how much, how fast, how long yet."""
+    left = f", {spent_s * (total - done) / done:.0f} s left" if done else ""
+    if phase == "check":
+        return f"{phase}: {done} of {total} steps{left}"
+    rate = f" at {done / 1e6 / spent_s:.0f} MB/s" if done else ""
+    return f"{phase}: {done / 1e6:.0f} of {total / 1e6:.0f} MB{rate}{left}"
 
 
 def _summary(result: Result) -> str:

@@ -1,4 +1,4 @@
-"""A conversion as array jobs of SLURM, by datatrove's executor."""
+"""A conversion as array jobs of SLURM or as tasks of Ray, by datatrove's executors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..errors import MissingExtraError, make_error
+from ..errors import MissingExtraError, StateError, make_error
 from .job import Options
 from .run import help_along
 
@@ -80,6 +80,37 @@ def slurm_executors(options: Options, slurm: SlurmOptions) -> tuple[Any, Any]:
         **common,
     )
     return array, last
+
+
+def run_on_ray(options: Options, tasks: int, cpus_per_task: int, mem_per_cpu_gb: int) -> None:
+    """Let tasks of a Ray cluster do the work: that of RAY_ADDRESS, else one on this machine.
+
+    Blocks until they have ended, however that is: a conversion of the same options does what is
+    left over, and finishes. Raises MissingExtraError without datatrove or ray, StateError where no
+    cluster can be reached.
+    """
+    try:
+        import ray
+        from datatrove.executor.ray import RayPipelineExecutor
+    except ImportError as error:
+        text = "--engine ray needs datatrove and ray\n  Run: pip install 'reelpool[cluster]' ray"
+        raise make_error(MissingExtraError, text) from error
+    try:
+        ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level="warning")
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        text = f"no Ray cluster: {error}\n  Check RAY_ADDRESS"
+        raise make_error(StateError, text) from error
+    try:
+        RayPipelineExecutor(
+            pipeline=[Share(options, cpus_per_task, at_end=False)],
+            tasks=tasks,
+            cpus_per_task=cpus_per_task,
+            mem_per_cpu_gb=mem_per_cpu_gb,
+            logging_dir=str(options.work / "ray" / time.strftime("%Y%m%d-%H%M%S")),
+            skip_completed=False,  # tasks see for themselves what is left
+        ).run()
+    finally:
+        ray.shutdown()
 
 
 def submit(options: Options, slurm: SlurmOptions) -> tuple[str, str]:

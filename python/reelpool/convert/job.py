@@ -108,8 +108,24 @@ class Job:
 
         Raises StateError where something is in the way, and what `Source` raises.
         """
+        planned = (self.options.work / "request.json").exists()
+        try:
+            if not self._begin(planned):
+                return False
+        except (ReelpoolError, OSError):
+            if not self.complete() or not (planned or self.options.out is None):
+                raise
+        return not self.overtaken()  # what was read may be half of the old and half of the new one
+
+    def overtaken(self) -> bool:
+        """Whether another process has put the dataset in place meanwhile; tidies up then."""
+        if not self.complete():
+            return False
+        self._tidy()
+        return True
+
+    def _begin(self, planned: bool) -> bool:
         options = self.options
-        planned = (options.work / "request.json").exists()
         recovered = swap.recover(options.target)
         if recovered or (self.complete() and (planned or options.out is None)):
             self._tidy()
@@ -138,7 +154,7 @@ class Job:
         found = self.folder.settle("request.json", wanted)
         for key in ("format", "dataset", "target", "metadata", "options"):
             if found.get(key) != wanted[key]:
-                text = f"{options.work} holds a conversion with another {key}"
+                text = f"{options.work} holds another conversion: not the same {key}"
                 advice = "Run that one to its end, remove the folder, or choose another --work-dir"
                 raise make_error(StateError, f"{text}\n  {advice}", file=str(options.work))
         self._scans = plan.scan_items(len(self.source), found["episodes_per_batch"])
@@ -204,8 +220,8 @@ class Job:
         return found
 
     def outputs(self) -> list[plan.Output]:
-        """The files to make."""
-        return plan.outputs_of(self._manifest or {})
+        """The files to make; none before the plan is settled."""
+        return plan.outputs_of(self._manifest) if self._manifest else []
 
     def write_steps(self) -> list[str]:
         """Items of the second phase, the longest first: the last to end should be short."""
@@ -225,6 +241,17 @@ class Job:
             raise make_error(StorageError, f"{text}\n  {advice}", file=str(self.options.built))
 
     # -- the work --
+
+    def under_way(self, done: set[str]) -> int:
+        """Bytes of files that are being made, here or elsewhere; `done`: items that are not."""
+        built = self.options.built
+        total = 0
+        for folder in {(built / o.path).parent for o in self.outputs() if o.item not in done}:
+            with contextlib.suppress(OSError), os.scandir(folder) as entries:
+                for entry in entries:
+                    with contextlib.suppress(OSError):
+                        total += entry.stat().st_size if entry.name.endswith(PART) else 0
+        return total
 
     def intact(self, output: plan.Output) -> bool:
         """True if a finished file is there in its recorded size."""
@@ -318,13 +345,15 @@ class Job:
 
     # -- the end --
 
-    def finish(self) -> None:
-        """Metadata, validation, swap: by one process, the others wait. Raises FormatError."""
+    def finish(self, steps: Callable[[int], Any] | None = None) -> None:
+        """Metadata, validation, swap: by one process, the others wait. `steps`: as `progress` of
+        `verify.check`. Raises FormatError.
+        """
         while not self.complete():
             if self.folder.claim("finish"):
                 try:
                     if not self.complete():
-                        self._finish()
+                        self._finish(steps)
                         self._keep_sums()
                 finally:
                     self.folder.release("finish")
@@ -333,7 +362,7 @@ class Job:
             if self.stopped.wait(_POLL_S):
                 return
 
-    def _finish(self) -> None:
+    def _finish(self, steps: Callable[[int], Any] | None) -> None:
         options, outputs = self.options, self.outputs()
         lost = [o for o in outputs if not self.intact(o)]
         if lost:
@@ -351,7 +380,7 @@ class Job:
             for left in [p for p in built.rglob("*") if p.is_file()]:
                 if left.name.endswith(PART):
                     left.unlink(missing_ok=True)
-        self.check()
+        self.check(steps)
         with storing(built):
             with ThreadPoolExecutor(_SYNCS) as threads:  # the file system joins their commits
                 folders = [built, *(p for p in built.rglob("*") if p.is_dir())]
@@ -377,7 +406,7 @@ class Job:
                 self.notes.append(f"check sums are not kept: {error}")
                 return
 
-    def check(self) -> None:
+    def check(self, steps: Callable[[int], Any] | None = None) -> None:
         """Validate the built dataset before it takes the other's place. Raises FormatError."""
         from .. import verify
 
@@ -389,6 +418,7 @@ class Job:
             tolerance_s=options.tolerance_s,
             sums=full,  # `write` has compared all bytes with the sources'
             spot=None if full else _SPOT_EPISODES,
+            progress=steps,
         )
         if any(fault.file == STATS_FILE for fault in report.faults):
             # Statistics that the source lacks are no fault of the conversion.

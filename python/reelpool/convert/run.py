@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .. import verify
 from ..errors import ReelpoolError, StateError, make_error
 from . import plan
 from .job import Job, Options, Outdated
@@ -35,7 +36,7 @@ _LATE = (  # what every conversion loads at some time: before workers are forked
     "reelpool.verify_video",
 )
 
-Progress = Callable[[str, int, int], None]  # (phase, bytes done, bytes in all)
+Progress = Callable[[str, int, int], None]  # (phase, bytes done, bytes in all); "check": steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,10 +80,11 @@ def convert(
 
     job = Job(options)
     try:
-        if not job.begin():
+        if job.begin():
+            _run_phases(job, threads, processes, timed, at_end=True)
+        if not job.outputs():  # there was nothing to do, or another process was faster
             old = options.old if options.out is None and options.old.exists() else None
             return Result(options.target, old, already=True)
-        _run_phases(job, threads, processes, timed, at_end=True)
         ends = [*list(phases.values())[1:], time.monotonic()]
         source, outputs = job.source, job.outputs()
         return Result(
@@ -133,34 +135,53 @@ def _run_phases(job: Job, threads: int, processes: int, progress: Progress, at_e
         try:
             pool = _Pool(job, threads, processes)
             pool.run(job.scan_steps(), job.scan, _reporter("read", job.scan_sizes(), progress))
-            if job.complete():
+            if job.overtaken():
                 return
             job.settle_plan()
             sizes = {o.item: o.size for o in job.outputs()}
-            pool.run(job.write_steps(), job.write, _reporter("write", sizes, progress))
-            if at_end and not job.complete():
-                total = sum(sizes.values())
-                progress("check", total, total)
-                job.finish()
+            report = _reporter("write", sizes, progress, job.under_way)
+            pool.run(job.write_steps(), job.write, report)
+            if at_end and not job.overtaken():
+                progress("check", 0, 0)
+                job.finish(lambda total: _Steps(total, progress))
             return
         except Outdated as error:
-            if job.complete():
+            if job.overtaken():
                 return
             if attempt == _ATTEMPTS - 1:
                 text = f"{job.options.work}: {error} keeps changing; is the source being written?"
                 raise make_error(StateError, text, dataset=job.options.name) from error
-        except ReelpoolError:
-            if not job.complete():  # else another host finished and removed the work folder
+        except (ReelpoolError, OSError):
+            if not job.overtaken():
                 raise
+            return
 
 
-def _reporter(phase: str, sizes: dict[str, int], progress: Progress) -> Callable[[set[str]], None]:
+def _reporter(
+    phase: str,
+    sizes: dict[str, int],
+    progress: Progress,
+    under_way: Callable[[set[str]], int] = lambda done: 0,
+) -> Callable[[set[str]], None]:
     total = sum(sizes.values())
 
     def report(done: set[str]) -> None:
-        progress(phase, sum(size for item, size in sizes.items() if item in done), total)
+        whole = sum(size for item, size in sizes.items() if item in done)
+        progress(phase, min(total, whole + under_way(done)), total)
 
     return report
+
+
+class _Steps(verify.Progress):
+    """Tells of the last phase, whose steps are files, or stretches of pictures."""
+
+    def __init__(self, total: int, progress: Progress) -> None:
+        self._done, self._total, self._progress = 0, total, progress
+
+    def update(self) -> None:
+        """A step was done."""
+        self._done += 1
+        self._progress("check", self._done, self._total)
 
 
 class _Pool:

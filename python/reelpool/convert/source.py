@@ -267,7 +267,7 @@ class Source:
                 g.column(i).total_uncompressed_size for g in groups for i in range(g.num_columns)
             )
         except (_Fault, ReelpoolError, pa.ArrowException, OSError) as error:
-            faults.append(f"{rel}: {_line(error)}")
+            faults.append(self._fault(rel, error))
             return [], None
         return [size, digest, memory], stamps
 
@@ -315,18 +315,20 @@ class Source:
                 _check_times(np.frombuffer(found["times"], np.float64), stamps, tolerance_s)
             digest = video_digest(path, found["header"])
         except (_Fault, ReelpoolError, OSError, MemoryError) as error:
-            faults.append(f"{rel}: {_line(error)}")
+            faults.append(self._fault(rel, error))
             return []
         return [size, digest, signature, found["samples"]]
+
+    def _fault(self, rel: str, error: BaseException) -> str:
+        """The file and what is wrong with it in one line, its name once."""
+        text = (str(error).splitlines() or [""])[0] or type(error).__name__
+        for more in (f", {self._paths.get(rel)}", f" below {self.files.path}"):
+            text = text.replace(more, "")
+        return text if text.startswith(rel) else f"{rel}: {text}"
 
 
 class _Fault(Exception):
     """Something wrong with one file of one episode."""
-
-
-def _line(error: BaseException) -> str:
-    text = str(error).splitlines()
-    return text[0] if text else type(error).__name__
 
 
 def _numbers(column: pa.ChunkedArray) -> np.ndarray:
