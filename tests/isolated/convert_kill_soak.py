@@ -1,0 +1,184 @@
+"""A conversion killed, stopped and overtaken at random moments ends with the same bytes; at every
+moment the dataset has its name, and no finished file is made twice.
+
+convert_kill_soak.py SEED N: conversions until N processes were killed. Each attempt has other
+threads and worker processes; some are two at once that take each other for another host, one of
+them with a clock that is a day off; some stand still until their leases are void.
+"""
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "py"))
+
+from _convert_killing import in_child
+from convert_sets import MIXED, tree, write_clips
+from reelpool import verify_meta, verify_video  # noqa: F401  (loaded once, not in every child)
+from reelpool.convert import work
+from reelpool.convert.job import Options
+from reelpool.convert.run import convert
+
+LEASE_S = 0.3  # of processes that take each other for another host
+DAY_S = 86400
+MOST_ATTEMPTS = 40  # per conversion: each goes on, so that it ends before
+
+
+class Attempt(NamedTuple):
+    """How one process converts, and when it ends."""
+
+    threads: int
+    processes: int
+    host: str  # "": this one
+    skew_s: int
+    after_s: float  # from its start to its end by SIGKILL
+    stalls: bool  # stopped for longer than its leases live, before
+
+    @staticmethod
+    def draw(chance, usual_s, host=""):
+        return Attempt(
+            chance.randrange(1, 5), chance.choice([0, 0, 0, 1, 2, 3]), host,
+            chance.choice([-DAY_S, 0, DAY_S]) if host else 0,
+            chance.uniform(0, chance.choice([0.3, 1.2]) * usual_s),
+            bool(host) and chance.random() < 0.3,
+        )  # fmt: skip
+
+    def begin(self, root):
+        """Fork; its process group."""
+        pid = os.fork()
+        if pid:
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # the child may be first
+                os.setpgid(pid, pid)
+            return pid
+        os.setpgid(0, 0)
+        code = 1
+        try:
+            if self.host:
+                work._machine = lambda: [self.host, "", ""]
+                real = time.time
+                time.time = lambda: real() + self.skew_s
+            options = Options(root, root.name, episodes_per_batch=2, lease_s=LEASE_S)
+            convert(options, self.threads, self.processes)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+
+def watch(root, seconds, pids):
+    """Look at the dataset until the time is over or a process ends; {pid: status} of the ended."""
+    deadline = time.monotonic() + seconds
+    while True:
+        assert (root / "meta/info.json").exists(), "there is no dataset"
+        for pid in pids:
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                return {pid: os.waitstatus_to_exitcode(status)}
+        if time.monotonic() >= deadline:
+            return {}
+        time.sleep(0.001)
+
+
+def end(pid):
+    """Kill a process and its workers; its status."""
+    os.killpg(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def finished(root):
+    """{file: inode} of the new files whose items are done."""
+    built, state = root.with_name(f"{root.name}_v30"), root.parent / "_work" / root.name / "state"
+    names = {p.stem for p in state.glob("*.done")} if state.is_dir() else set()
+    out = {}
+    for path in [*built.glob("data/*/*.parquet"), *built.glob("videos/*/*/*.mp4")]:
+        rel = path.relative_to(built)
+        camera = (
+            f"video-{sorted(MIXED).index(rel.parts[1])}" if rel.parts[0] == "videos" else "data"
+        )
+        if f"{camera}-000-{path.stem[5:]}" in names:
+            out[rel] = path.stat().st_ino
+    return out
+
+
+def kept(root, before):
+    """Those of `before` are the same files still, wherever the new dataset is by now."""
+    for rel, inode in before.items():
+        places = [root.with_name(f"{root.name}_v30") / rel, root / rel]
+        assert inode in [p.stat().st_ino for p in places if p.exists()], f"{rel} was made again"
+
+
+def one_round(root, chance, usual_s):
+    """One attempt, or two at once; (killed, whether one stood still)."""
+    hosts = ["one", "two"] if chance.random() < 0.3 else [""]
+    attempts = [Attempt.draw(chance, usual_s, host) for host in hosts]
+    running = {attempt.begin(root): attempt for attempt in attempts}
+    killed, begun, stalled = 0, time.monotonic(), False
+    for pid, attempt in sorted(running.items(), key=lambda item: item[1].after_s):
+        ended = watch(root, begun + attempt.after_s - time.monotonic(), [pid])
+        if attempt.stalls and not ended:
+            stalled = True
+            os.killpg(pid, signal.SIGSTOP)
+            watch(root, 3 * LEASE_S, [])
+            os.killpg(pid, signal.SIGCONT)
+            ended = watch(root, chance.uniform(0, usual_s), [pid])
+        status = ended[pid] if ended else end(pid)
+        assert status in (0, -signal.SIGKILL), (attempt, status)
+        killed += status == -signal.SIGKILL
+    return killed, stalled
+
+
+def conversion(base, source, wanted, before, chance, usual_s):
+    """One dataset, attempt after attempt; how many were killed."""
+    root = shutil.copytree(source, base / "arm")
+    killed, made = 0, {}
+    for _ in range(MOST_ATTEMPTS):
+        now, stalled = one_round(root, chance, usual_s)
+        killed += now
+        assert tree(root) in (before, wanted), "the dataset was neither the old nor the new one"
+        if not stalled:  # one that wakes may give a file its name once more
+            kept(root, made)
+        made = finished(root)
+        if tree(root) == wanted and chance.random() < 0.8:
+            break
+    in_child(lambda: convert(Options(root, root.name, lease_s=LEASE_S)))
+    assert tree(root) == wanted and tree(base / "arm_old") == before
+    left = sorted(p.name for p in base.iterdir())
+    assert left == ["arm", "arm_old"], left
+    for path in base.iterdir():
+        shutil.rmtree(path)
+    return killed
+
+
+def main(seed, kills):
+    chance = random.Random(seed)
+    memory = Path("/dev/shm")  # syncing is not what is looked at here
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
+        base = Path(folder)
+        os.environ["REELPOOL_CACHE"] = str(base / "cache")
+        source, runs = base / "source", base / "runs"
+        in_child(lambda: write_clips(source, MIXED))
+        before = tree(source)
+        root = shutil.copytree(source, base / "arm")
+        begun = time.monotonic()
+        in_child(lambda: convert(Options(root, "arm")))
+        usual_s, wanted = time.monotonic() - begun, tree(root)
+        runs.mkdir()
+        killed = conversions = 0
+        while killed < kills:
+            killed += conversion(runs, source, wanted, before, chance, usual_s)
+            conversions += 1
+        print(f"{killed} kills in {conversions} conversions", file=sys.stderr)
+    print("ok")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
