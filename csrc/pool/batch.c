@@ -64,7 +64,8 @@ rp_status rp_batch_take_free_locked(rp_loader *loader, struct batch **out, struc
     }
     rp_free(batch->times);
     batch->times = NULL;
-    batch->stream = batch->cancelled = batch->abandoned = batch->due = batch->may_grow = false;
+    batch->stream = batch->cancelled = batch->abandoned = batch->due = batch->near =
+        batch->may_grow = false;
     batch->located = batch->mending = batch->chosen = false;
     batch->pending = batch->n = batch->done = batch->repeated = 0;
     batch->error_order = INT32_MAX;

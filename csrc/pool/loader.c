@@ -6,6 +6,7 @@
 #define MAX_OPEN_FILES 64
 #define IDLE_WAIT_NS   1000000000
 #define RUN_BUCKETS    4096
+#define FREE_PICTURES  ((size_t)64 << 20) /* bytes: for some batches to come */
 
 static rp_status check_cameras(const struct rp_dataset_desc *desc, struct rp_error *err)
 {
@@ -68,6 +69,8 @@ static rp_status init_parts(rp_loader *loader, struct rp_error *err)
                                &loader->files, err));
     RP_TRY(rp_segments_init(loader, err));
     RP_TRY(rp_arena_new(loader->options.keep_bytes, loader->options.shared, &loader->arena, err));
+    RP_TRY(rp_arena_new(FREE_PICTURES, false, &loader->pictures, err));
+    rp_arena_reuse_exactly(loader->pictures);
     RP_TRY(rp_index_table_init(loader, err));
     RP_TRY(rp_frame_cache_init(&loader->frames, loader->options.frame_cache_bytes, err));
     RP_TRY(rp_park_init(&loader->park, loader->options.parked_bytes, err));
@@ -519,6 +522,7 @@ void rp_loader_close(rp_loader **out)
     rp_feed_free(&loader->feed);
     rp_free(loader->workers);
     rp_arena_close(&loader->arena);
+    rp_arena_close(&loader->pictures);
     rp_files_free(&loader->files);
     rp_cond_free(&loader->fetch);
     rp_cond_free(&loader->done);

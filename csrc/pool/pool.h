@@ -76,7 +76,7 @@ struct rp_dataset_desc {
 
 struct rp_loader_options {
     int num_threads;          /* 0: the caller works */
-    int prefetch_batches;     /* ready ahead of the consumer, >= 0 */
+    int prefetch_batches;     /* worked on ahead of the consumer, >= 0 */
     bool shared;              /* blocks can be lent to other processes */
     size_t keep_bytes;        /* free batch memory kept for reuse */
     size_t frame_cache_bytes; /* decoded pictures kept for single reads */

@@ -94,6 +94,7 @@ struct batch {
     bool cancelled;    /* nobody will take it */
     bool abandoned;    /* it failed: nothing more is written into it */
     bool due;          /* from DUE on: its wants are served at once */
+    bool near;         /* it is due next: decoded, but not converted, before it has a block */
     bool may_grow;     /* may map a new block */
     bool pinned;       /* its files' indexes are pinned */
     bool located;      /* the wants are set; false: the batch failed before */
@@ -150,6 +151,7 @@ struct rp_loader {
     int64_t wants_per_sample;
     rp_files *files;
     rp_arena *arena;
+    rp_arena *pictures;          /* blocks of captured pictures */
     struct rp_counters counters; /* atomics */
     rp_lock lock;
     rp_cond work;  /* waited on by workers; signalled when items or room appear */
@@ -174,7 +176,8 @@ struct rp_loader {
     int stream_in_flight; /* batches of the stream that are not free */
     int stream_due;       /* of those: due */
     bool stream_on, pulling, feed_ended;
-    bool starved; /* no memory for the only batch of the stream */
+    bool starved;         /* no memory for the only batch of the stream */
+    uint64_t near_ticket; /* of the latest near batch; its runs fill idle time */
     uint64_t next_ticket;
     int64_t last_progress_ns;
     int busy;                /* items under way */

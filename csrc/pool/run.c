@@ -127,6 +127,7 @@ static rp_status deliver(struct decoding *d, rp_frame *frame, struct rp_error *e
 {
     rp_loader *loader = d->worker->loader;
     int64_t pts = rp_frame_pts(frame), began = rp_now_ns(), served = 0, delivered = 0;
+    rp_frame *kept = NULL; /* borrowed from the first want that captures it */
     rp_status status = RP_OK;
     for (int64_t i = first_want(d, pts); i < d->n && d->want[i]->pts == pts; i++) {
         struct want *want = d->want[i];
@@ -138,7 +139,8 @@ static rp_status deliver(struct decoding *d, rp_frame *frame, struct rp_error *e
             delivered += status == RP_OK;
         }
         else {
-            want->frame = rp_frame_ref(frame);
+            kept = kept == NULL ? rp_frame_keep(frame, loader->pictures) : rp_frame_ref(kept);
+            want->frame = kept;
         }
         if (status != RP_OK) {
             break;

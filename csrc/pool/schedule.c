@@ -216,25 +216,65 @@ static struct batch *first_in(const rp_loader *loader, enum batch_state state)
     return first;
 }
 
+/* The last of `prefetch_batches` batches waits as decoded pictures, which are smaller than a batch,
+ * where they may be kept. */
+static bool decodes_near(const rp_loader *loader)
+{
+    return loader->options.prefetch_batches > 1 && loader->park.cap > 0 &&
+           loader->options.num_threads > 0;
+}
+
+int rp_loader_due_room(const rp_loader *loader)
+{
+    int room = loader->options.prefetch_batches - decodes_near(loader);
+    return room > 0 ? room : 1;
+}
+
+/* The stream's first batch that is neither due nor near. NULL: none, or it is not located. */
+static struct batch *next_located(const rp_loader *loader)
+{
+    struct batch *first = NULL;
+    for (struct batch *b = loader->batches; b != NULL; b = b->next) {
+        if (b->state != BATCH_FREE && b->stream && !b->due && !b->cancelled &&
+            (first == NULL || b->ticket < first->ticket)) {
+            first = b;
+        }
+    }
+    return first != NULL && first->state == BATCH_LOCATED ? first : NULL;
+}
+
+/* Begin to decode the batch that is due next: its runs come after all others that are needed. */
+static void call_near(rp_loader *loader)
+{
+    struct batch *batch = decodes_near(loader) ? next_located(loader) : NULL;
+    if (batch == NULL || batch->near) {
+        return;
+    }
+    batch->near = true;
+    loader->near_ticket = batch->ticket;
+    int64_t n = batch->located ? batch->n * loader->wants_per_sample : 0;
+    for (int64_t w = 0; w < n; w++) {
+        const struct want *want = &batch->want[w];
+        if (want->open && want->run != NULL && rp_run_pends(want->run)) {
+            rp_schedule_need_locked(loader, want->run, batch->ticket);
+        }
+    }
+}
+
 /* The stream's batches take their turns in their order, as many at a time as there is room for. */
 static void give_turns(rp_loader *loader)
 {
-    int room = loader->options.prefetch_batches > 0 ? loader->options.prefetch_batches : 1;
+    int room = rp_loader_due_room(loader);
     while (loader->stream_due < room) {
-        struct batch *first = NULL;
-        for (struct batch *b = loader->batches; b != NULL; b = b->next) {
-            if (b->state != BATCH_FREE && b->stream && !b->due && !b->cancelled &&
-                (first == NULL || b->ticket < first->ticket)) {
-                first = b;
-            }
-        }
-        if (first == NULL || first->state != BATCH_LOCATED) {
+        struct batch *first = next_located(loader);
+        if (first == NULL) {
             return;
         }
         first->state = BATCH_DUE;
         first->due = true;
         loader->stream_due++;
     }
+    call_near(loader);
 }
 
 /* Let the stream's next batch in. NULL: nothing to let in now. */
@@ -281,7 +321,7 @@ static bool fill_goes_first(const rp_loader *loader, const struct batch *batch)
         return false;
     }
     return loader->runs_due < 2 * (loader->n_workers + 1) ||
-           batch->ticket < loader->heap[0]->first_ticket;
+           batch->ticket <= loader->heap[0]->first_ticket;
 }
 
 /* Whether somebody is just looking ahead: for that long a stream's run waits, since it could not
@@ -291,6 +331,21 @@ static bool sight_is_coming(const rp_loader *loader)
     for (const struct batch *b = loader->batches; b != NULL; b = b->next) {
         if (b->stream && (b->state == BATCH_PULLING || b->state == BATCH_LOCATING)) {
             return true;
+        }
+    }
+    return false;
+}
+
+/* A run for the near batch alone waits while it would drive out other pictures that wait. */
+static bool is_too_early(const rp_loader *loader, const struct run *run)
+{
+    if (run->first_ticket != loader->near_ticket ||
+        loader->park.bytes <= loader->park.cap / 4 * 3) {
+        return false;
+    }
+    for (const struct batch *b = loader->batches; b != NULL; b = b->next) {
+        if (b->ticket == run->first_ticket) {
+            return b->near && !b->due;
         }
     }
     return false;
@@ -330,6 +385,9 @@ struct item rp_schedule_pop_locked(rp_loader *loader)
         return (struct item){.kind = ITEM_PULL, .batch = batch};
     }
     if (loader->heap_len == 0 || loader->heap[0]->first_ticket == NEVER_DUE) {
+        return (struct item){.kind = ITEM_NONE};
+    }
+    if (is_too_early(loader, loader->heap[0])) {
         return (struct item){.kind = ITEM_NONE};
     }
     bool of_stream = loader->heap[0]->first_ticket >> 63;

@@ -35,6 +35,26 @@ static rp_status end_stream_locked(rp_loader *loader, struct rp_error *err)
     return RP_OK;
 }
 
+/* Blocks that the stream has already: those of the stream before, if they are as large, but for
+ * what its consumer keeps; one it gives back as soon as it has the next batch. The lock is let go
+ * meanwhile. */
+static int64_t blocks_at_hand_locked(rp_loader *loader, size_t bytes)
+{
+    if (bytes != loader->stream_bytes) {
+        return 0;
+    }
+    struct rp_arena_stats stats;
+    rp_lock_release(&loader->lock);
+    rp_arena_stats(loader->arena, &stats);
+    rp_lock_acquire(&loader->lock);
+    int64_t kept = stats.blocks - stats.free;
+    for (const struct batch *b = loader->batches; b != NULL; b = b->next) {
+        kept -= b->state != BATCH_STARTING && b->block != NULL; /* that one is a worker's */
+    }
+    int64_t n = loader->blocks_mapped - (kept > 1 ? kept - 1 : 0);
+    return n > 0 ? n : 0;
+}
+
 rp_status rp_loader_begin(rp_loader *loader, rp_feed **feed, int64_t ahead, struct rp_error *err)
 {
     rp_feed *taken = *feed;
@@ -50,6 +70,7 @@ rp_status rp_loader_begin(rp_loader *loader, rp_feed **feed, int64_t ahead, stru
     }
     rp_lock_acquire(&loader->lock);
     status = end_stream_locked(loader, err);
+    int64_t blocks = status == RP_OK ? blocks_at_hand_locked(loader, bytes) : 0;
     struct parked *dead = rp_park_dead_locked(&loader->park);
     if (status == RP_OK) {
         rp_feed *before = loader->feed;
@@ -60,8 +81,8 @@ rp_status rp_loader_begin(rp_loader *loader, rp_feed **feed, int64_t ahead, stru
         loader->repeated = 0;
         loader->feed_ended = loader->starved = false;
         loader->stream_on = true;
-        loader->block_limit = loader->options.prefetch_batches + 1;
-        loader->blocks_mapped = 0;
+        loader->block_limit = rp_loader_due_room(loader) + 1;
+        loader->blocks_mapped = blocks;
         loader->last_progress_ns = rp_now_ns();
         rp_cond_broadcast(&loader->work);
     }

@@ -81,6 +81,8 @@ int64_t rp_desc_window_row(const struct rp_dataset_desc *desc, int64_t run, int6
                            int64_t delta, bool *outside);
 
 /* schedule.c: which item next. */
+/* How many batches of the stream have a block while they are worked on. */
+int rp_loader_due_room(const rp_loader *loader);
 struct item rp_schedule_pop_locked(rp_loader *loader);
 /* Hang an open want on the run of its key. */
 RP_CHECKED rp_status rp_schedule_want_locked(rp_loader *loader, struct want *want,

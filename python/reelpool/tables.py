@@ -18,7 +18,7 @@ from . import env
 from .errors import FormatError, make_error
 from .image_cells import ImageColumn, RowGroupCache
 from .metadata_info import NUMBER_DTYPES, OBJECT_DTYPES
-from .tables_arrow import flat_numbers, release_arrow_memory
+from .tables_arrow import flat_numbers, list_items, release_arrow_memory
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -162,7 +162,7 @@ def _values(chunk: pa.Array, spec: _Spec, rel: str) -> np.ndarray:
             raise _fail(
                 spec, rel, f"has lists of another size than its declared shape {spec.shape}"
             )
-        chunk = chunk.flatten()
+        chunk = list_items(chunk)
         depth += 1
     if depth != len(spec.shape) and not (depth == 0 and spec.item == ()):
         raise _fail(spec, rel, f"has {depth} dimensions, its declared shape is {spec.shape}")

@@ -43,6 +43,20 @@ def _values(array: pa.Array) -> np.ndarray:
     return np.frombuffer(data, dtype, count, offset * dtype.itemsize)
 
 
+def list_items(lists: pa.Array) -> pa.Array:
+    """The items of all lists of a list column that holds no null list, one behind the other.
+
+    As `flatten()`, but without the compute module that it loads (9 MB).
+    """
+    width = getattr(lists.type, "list_size", None)
+    if width is not None:
+        return lists.values.slice(lists.offset * width, len(lists) * width)
+    ends = flat_numbers(lists.offsets)
+    if len(lists) == 0:
+        return lists.values.slice(0, 0)
+    return lists.values.slice(int(ends[0]), int(ends[-1] - ends[0]))
+
+
 def release_arrow_memory() -> None:
     """Give the memory that Arrow keeps after reading (15 MB and more) back to the system."""
     import pyarrow as pa

@@ -455,3 +455,12 @@ def test_states_are_json_of_at_most_256_bytes():
     next(iter(dataset))
     assert len(json.dumps(dataset.state_dict())) <= 256
     assert ids([reelpool.collate(list(dataset))]) != []
+
+
+def test_a_stream_holds_no_more_batches_than_are_prefetched():
+    dataset = stream(batch_size=8)
+    with reelpool.Loader(dataset, 8, num_threads=2, prefetch_batches=2) as loader:
+        for _ in range(4):
+            for _batch in loader:  # the last one is still held when the next pass begins
+                pass
+        assert loader.stats()["arena_blocks"] == 2
