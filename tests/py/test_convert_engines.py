@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
@@ -103,6 +104,29 @@ def test_jobs_of_slurm(arm, tmp_path, monkeypatch, capsys):
     assert "--qos" not in first
     assert re.search(rf"--dependency=afterany:{jobs[0]}\b", last)
     assert Path(work / "slurm").is_dir()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(360)
+def test_tasks_of_ray(arm, tmp_path):
+    """A cluster of this machine: the command waits for its tasks, then finishes."""
+    pytest.importorskip("ray", reason="needs ray")
+    pytest.importorskip("datatrove", reason="needs the extra `cluster`")
+    root, wanted = arm
+    words = [sys.executable, "-m", "reelpool", "convert", root, "--json", "--engine", "ray"]
+    words += ["--tasks", "2", "--mem-per-cpu-gb", "1", "--work-dir", tmp_path / "work"]
+    with open(tmp_path / "out", "w") as out:  # Ray's processes keep it open
+        assert subprocess.run(words, stdout=out, timeout=300).returncode == 0
+    assert json.loads((tmp_path / "out").read_text())["files"] == 10
+    assert tree(root) == wanted
+    (logs,) = (tmp_path / "work/ray").iterdir()
+    assert len(list((logs / "completions").iterdir())) == 2
+
+
+def test_without_ray(arm, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main(["convert", str(arm[0]), "--engine", "ray"]) == 3
+    assert "pip install 'reelpool[cluster]' ray" in capsys.readouterr().err
 
 
 def test_without_datatrove(arm, monkeypatch):
