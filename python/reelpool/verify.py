@@ -22,10 +22,7 @@ from .errors import (
     CompatibilityError,
     NotFoundError,
     ReelpoolError,
-    UnsupportedMediaError,
-    make_error,
 )
-from .roots import LocalRoot
 
 LEVELS = ("meta", "index", "decode")
 SHOWN = 40  # faults in the text of a report
@@ -194,7 +191,8 @@ def check(
     `progress(total)` gives an object with the methods of `Progress`.
 
     Raises what says that there is nothing to check: NotFoundError (no dataset), CompatibilityError
-    (its version), UnsupportedMediaError (remote), StorageError, ValueError for a wrong argument.
+    (its version), StorageError, the errors of a remote root, ValueError for a wrong argument. Files
+    of a remote dataset are copied to this machine first; for "meta" those of its tables.
     """
     from . import verify_meta, verify_video
     from .metadata import LeRobotDatasetMetadata
@@ -217,12 +215,7 @@ def check(
             raise
         verify_meta.explain(error, Path(place), report)
     else:
-        if not isinstance(meta._files, LocalRoot):
-            what = (
-                f"{name} is remote, and verify reads local files\n"
-                f"  Run: hf download --repo-type dataset --local-dir DIR {name}"
-            )
-            raise make_error(UnsupportedMediaError, what, dataset=name)
+        _bring(meta, episodes, level)
         report.root, report.version = str(meta.root), str(meta.info.codebase_version)
         chosen = _chosen(meta, episodes)
         times = verify_meta.check_meta(meta, chosen, level, report)
@@ -248,10 +241,24 @@ def _place(
 ) -> tuple[str, Path | None]:
     if root is not None:
         return str(root_or_repo), Path(root)
+    if "://" in str(root_or_repo):
+        return str(root_or_repo), None
     path = Path(root_or_repo)
     if path.is_dir():
         return path.resolve().name, path
     return str(root_or_repo), None
+
+
+def _bring(meta: Any, episodes: Iterable[int] | None, level: str) -> None:
+    """Copy what is to be read of a remote dataset: its tables, and above "meta" its videos."""
+    from .hub_files import bring_files
+    from .remote_root_hub import HubRoot
+
+    chosen = None if episodes is None else _chosen(meta, episodes).tolist()
+    if isinstance(meta._files, HubRoot) or meta._remote is None:
+        bring_files(meta, chosen, meta.video_keys, level != "meta")
+    else:
+        bring_files(meta, chosen, [], False)  # videos are copied as they are opened
 
 
 def _chosen(meta: Any, episodes: Iterable[int] | None) -> np.ndarray:

@@ -212,7 +212,7 @@ def _check_files(meta: Any, chosen: np.ndarray, report: Report) -> set[int]:
 
 def _is_there(meta: Any, rel: str, numbers: np.ndarray, camera: str | None, report: Report) -> bool:
     try:
-        meta._files.resolve(rel)
+        (meta._files.resolve if camera is None else meta._files.video)(rel)
     except ReelpoolError as error:
         what = "the file is missing" if isinstance(error, NotFoundError) else str(error)
         report.faults.append(
