@@ -128,8 +128,8 @@ def run(row: str, **changes) -> dict:
 FACTS = remote.remote_set.Facts(frames=128, episodes=1, fps=30, files=1, video_bytes=1000)
 
 
-def goals(**rows: dict) -> dict[str, bool]:
-    args = SimpleNamespace(latency_ms=50, bandwidth=1e8, batch_size=64, num_threads=2)
+def goals(bandwidth: float = 1e8, **rows: dict) -> dict[str, bool]:
+    args = SimpleNamespace(latency_ms=50, bandwidth=bandwidth, batch_size=64, num_threads=2)
     bench = SimpleNamespace(args=args, facts=FACTS, runs={k: [v] for k, v in rows.items()})
     found = remote.targets({r["row"]: r for r in remote.records(bench)}, bench)
     out: dict[str, bool] = {}
@@ -157,6 +157,10 @@ def test_targets_are_met_and_missed():
     assert goals(local=run("local"), remote=run("remote", arrivals=[0.79, 1.29]))[
         "first batch, metadata here, s"
     ]
+    # A link of 100 samples/s, and 128 samples in 1 s or 2: prefetched ones do not count as fast.
+    for end, met in ((1.0, True), (2.0, False)):
+        pair = {n: run(n, arrivals=[end - 0.5, end]) for n in ("local", "remote")}
+        assert goals(bandwidth=100 * 1000 / 128, **pair)["throughput / min(local, link)"] is met
     greedy = goals(remote=run("remote", video_bytes=1060, video_resolves=2))
     assert not any(greedy.values())
     assert not goals(remote=run("remote", video_resolves=0))["resolves per file, no node cache"]
