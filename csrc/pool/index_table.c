@@ -4,6 +4,7 @@
 #include "base/crc32c.h"
 
 #include <assert.h>
+#include <string.h>
 
 rp_status rp_index_table_init(rp_loader *loader, struct rp_error *err)
 {
@@ -77,6 +78,20 @@ static rp_status read_part(rp_files *files, int i, const struct rp_byte_range *p
     return status;
 }
 
+/* As read_part; what lies in `have`, read from offset `at` on, is not read again. */
+static rp_status take_part(rp_files *files, int i, const struct rp_byte_range *part,
+                           const rp_buf *have, int64_t at, rp_buf **out, int64_t *bytes_read,
+                           struct rp_error *err)
+{
+    int64_t skip = part->offset - at;
+    if (have == NULL || skip < 0 || skip + part->len > (int64_t)have->len) {
+        return read_part(files, i, part, out, bytes_read, err);
+    }
+    RP_TRY(rp_buf_new((size_t)part->len, out, err));
+    memcpy((*out)->data, have->data + skip, (size_t)part->len);
+    return RP_OK;
+}
+
 static rp_status read_moov(rp_files *files, int i, int64_t size, rp_buf **moov, int64_t *bytes_read,
                            struct rp_error *err)
 {
@@ -87,10 +102,12 @@ static rp_status read_moov(rp_files *files, int i, int64_t size, rp_buf **moov, 
     for (;;) {
         rp_status status = rp_moov_find(&search, buf != NULL ? buf->data : NULL, at,
                                         buf != NULL ? buf->len : 0, size, &need, &found, err);
-        rp_buf_unref(&buf);
         if (status == RP_OK) {
-            return read_part(files, i, &found, moov, bytes_read, err);
+            status = take_part(files, i, &found, buf, at, moov, bytes_read, err);
+            rp_buf_unref(&buf);
+            return status;
         }
+        rp_buf_unref(&buf);
         if (status != RP_AGAIN) {
             return status;
         }
