@@ -199,6 +199,8 @@ class Loader:
         fits = free // max(1, one) - 1
         if fits < 1 and self._budget is not None:
             need = 2 * one + FRAME_CACHE_BYTES + INDEX_BYTES
+            ahead = read_ahead_bytes(self._source.layout.paths, 1 << 62)  # not more than a quarter
+            need = min(need + ahead, need * 4 // 3 + 1)
             raise ValueError(
                 f"memory_budget={budget} holds no two batches of {one} bytes: "
                 f"at least {need} is needed, or a smaller batch_size"
