@@ -3,6 +3,7 @@ serves the bytes, in every order, with and without the cache of the node, under 
 """
 
 import functools
+import re
 import sys
 import threading
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from batches import digest
 from demo_sets import FRAMES, FRONT, ROOT, WRIST, ids
 from hub_sets import hub_fixture  # noqa: F401
-from reelpool import LeRobotDataset, Loader, StreamingLeRobotDataset, remote_root
+from reelpool import LeRobotDataset, Loader, StreamingLeRobotDataset
 from reelpool.errors import ClosedError, ReelpoolError
 from test_remote_root_s3 import KEYS, moto  # noqa: F401
 
@@ -140,10 +141,30 @@ def test_windows(server, kind, cache):
 @pytest.mark.parametrize("order", ["stream", "map uniform", "map window"])
 def test_small_read_ahead(server, order, read_ahead, monkeypatch):
     """A budget that holds less than one part of a file, one, or a few."""
-    monkeypatch.setattr(remote_root, "READ_AHEAD_BYTES", read_ahead)
+    monkeypatch.setattr(Loader, "_read_ahead", lambda self, rest=None: read_ahead)
     kind, options, load = ORDERS[order]
     load = {**load, "num_threads": 2}
     same(server, kind, 2, tuple(load.items()), tuple(options.items()), max_connections=3)
+
+
+@pytest.mark.parametrize("place", ["near", "far"])
+def test_the_least_budget(server, place):
+    """The number that the refusal of a smaller one names."""
+    root = server.url("/set") if place == "far" else str(ROOT)
+    dataset = MAP("t/x", root, storage_options=storage(), **OPTIONS)
+    with pytest.raises(ValueError, match="at least") as caught:
+        Loader(dataset, 16, memory_budget=1)
+    least = int(re.search(r"at least (\d+)", str(caught.value)).group(1))
+    with pytest.raises(ValueError, match="at least"):
+        Loader(dataset, 16, memory_budget=least - 2)
+    with Loader(dataset, 16, num_threads=1, memory_budget=least) as loader:
+        assert digests(loader) == local(MAP)[0]
+
+
+@pytest.mark.parametrize("cache", [0, CACHE])
+def test_a_server_without_ranges(server, cache):
+    server.accept_ranges = False
+    same(server, MAP, 2, (), (), disk_cache=cache)
 
 
 @pytest.mark.parametrize("order", ["stream", "map uniform"])
