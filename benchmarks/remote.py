@@ -187,6 +187,7 @@ def figures(row: Row, raw: dict, asked: dict, facts: remote_set.Facts) -> dict[s
         "whole_epoch": whole,
         "first_batch_latency_s": round(arrivals[0], 3),
         "construct_s": round(raw["construct_s"], 3),
+        "import_s": round(raw["import_s"], 3),
         "cpu_ms_per_sample": round(raw["cpu_s"] / samples * 1e3, 4),
         "api_requests": asked["api_requests"] - asked["video_resolves"],
         "resolves": asked["video_resolves"],

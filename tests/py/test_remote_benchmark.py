@@ -114,7 +114,7 @@ def test_a_link_is_shared(monkeypatch):
 def run(row: str, **changes) -> dict:
     """Figures of a made-up run: 128 samples in 2 batches of a set of 128 frames and 1000 bytes."""
     raw = {"arrivals": [0.5, 1.0], "sizes": [64, 64], "ends": [2], "construct_s": 1.0,
-           "cpu_s": 0.2, "first_stats": {"fetch": {"bytes_fetched": 500}},
+           "import_s": 1.0, "cpu_s": 0.2, "first_stats": {"fetch": {"bytes_fetched": 500}},
            "stats": {"decoded": 128, "read_s": 0.5, "fetch": {"requests": 2}},
            "versions": {}}  # fmt: skip
     asked = {"api_requests": 5, "video_resolves": 1, "video_requests": 2, "video_bytes": 1000,
