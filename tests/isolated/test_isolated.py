@@ -26,6 +26,7 @@ ON_DEMO = {  # scripts that read the embedded set: arguments -> (seconds, whethe
     "worker_killed.py": {"fork": (60, False), "spawn": (120, True), "forkserver": (120, True)},
     "parent_killed.py": {"forkserver": (60, False), "fork": (120, True), "spawn": (120, True)},
     "remote_disk_full.py": {"": (60, False)},
+    "remote_ends.py": {"": (60, False)},
     "remote_fork_rounds.py": {"3": (60, False), "100": (300, True)},
     "convert_kill_soak.py": {"1 5": (120, False), "2 100": (600, True)},
     "kill_soak.py": {"1 5": (120, False), "1 every": (120, True), "3 50": (600, True)},

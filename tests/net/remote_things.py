@@ -1,7 +1,6 @@
 """What the tests of remote reading share: the demo set behind every kind of root, and digests."""
 
 import contextlib
-import hashlib
 import os
 import re
 import sys
@@ -103,13 +102,9 @@ def outage(server, seconds, kind="s503"):
 
 def tree_text(folder):
     """All bytes of the files below a folder, and their names: where a secret may not be."""
-    sha = []
+    parts = []
     for path in sorted(Path(folder).rglob("*")):
-        sha.append(str(path).encode())
+        parts.append(str(path).encode())
         if path.is_file():
-            sha.append(path.read_bytes())
-    return b"\0".join(sha)
-
-
-def sha(data):
-    return hashlib.sha256(data).hexdigest()
+            parts.append(path.read_bytes())
+    return b"\0".join(parts)

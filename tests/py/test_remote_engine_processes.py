@@ -181,7 +181,7 @@ def test_ranks_resolve_each_file_once(hub, method):
         dataset = STREAM("t/x", ROOT, **OPTIONS)
         with Loader(dataset, 8, num_threads=1, rank=rank, world_size=2) as loader:
             want.append(digests(loader))
-    data = pickle.dumps(STREAM("o/n", storage_options=storage(disk_cache=CACHE), **OPTIONS))
+    data = pickle.dumps(STREAM("o/n", storage_options=storage(), **OPTIONS))
     context = multiprocessing.get_context(method)
     start, results = context.Barrier(2), context.Queue()
     ranks = [
