@@ -136,13 +136,15 @@ static struct segment *wake(struct segment_table *table, struct segment *s)
     return s;
 }
 
-/* The segment that a run of this want is to wait for; NULL: none. What was given up once is fetched
+/* The segment that a run of this want is to wait for; NULL: none. The first batch waits for its own
+ * GOPs only, so that it is there soon; their bytes come once more with their units. What was given up once is fetched
  * GOP by GOP from then on: most of a unit may have been used. */
 static struct segment *segment_for(rp_loader *loader, const struct want *want)
 {
     struct segment_table *table = &loader->segments;
     struct extent e;
-    rp_extent_of_locked(loader, want, want->batch->stream, &e);
+    bool by_unit = want->batch->stream && want->batch->ticket != loader->first_ticket;
+    rp_extent_of_locked(loader, want, by_unit, &e);
     struct segment *s = e.len > 0 ? find(table, want->file, &e) : NULL;
     if (s != NULL && s->state == SEGMENT_EVICTED) {
         rp_extent_of_locked(loader, want, false, &e);

@@ -77,6 +77,9 @@ rp_status rp_loader_begin(rp_loader *loader, rp_feed **feed, int64_t ahead, stru
         loader->feed = taken;
         taken = before;
         loader->ahead = ahead;
+        if (rp_counted(&loader->counters.batches) == 0) {
+            loader->first_ticket = (uint64_t)1 << 63 | loader->next_ticket;
+        }
         loader->stream_bytes = bytes;
         loader->repeated = 0;
         loader->feed_ended = loader->starved = false;

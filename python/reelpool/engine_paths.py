@@ -93,14 +93,12 @@ def read_ahead_bytes(
 ) -> int:
     """Bytes of remote files that may be in memory; 0: none is remote.
 
-    At most a quarter of `budget`; but `rest`, what the budget leaves once all else has its part,
-    where no disk cache keeps the ranges that are needed again.
+    At most a quarter of `budget`, or `rest`, what the budget leaves once all else has its part:
+    units of the order's window that are in use stay in memory.
     """
     options = [root.remote_options() for root in _roots(paths)]
     most = min(max((o["read_ahead_bytes"] for o in options), default=0), budget // 4)
-    if rest is not None and any(o["cache_dir"] is None for o in options):
-        return max(most, rest)
-    return most
+    return most if rest is None or most == 0 else max(most, rest)
 
 
 def fetch_threads(paths: Sequence[bytes | RemotePath], processes: int) -> int:
