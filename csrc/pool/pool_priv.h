@@ -176,9 +176,9 @@ struct rp_loader {
     int stream_in_flight; /* batches of the stream that are not free */
     int stream_due;       /* of those: due */
     bool stream_on, pulling, feed_ended;
-    bool starved;         /* no memory for the only batch of the stream */
+    bool starved;          /* no memory for the only batch of the stream */
     uint64_t first_ticket; /* of the loader's first batch of a stream */
-    uint64_t near_ticket; /* of the latest near batch; its runs fill idle time */
+    uint64_t near_ticket;  /* of the latest near batch; its runs fill idle time */
     uint64_t next_ticket;
     int64_t last_progress_ns;
     int busy;                /* items under way */

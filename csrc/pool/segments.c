@@ -137,8 +137,8 @@ static struct segment *wake(struct segment_table *table, struct segment *s)
 }
 
 /* The segment that a run of this want is to wait for; NULL: none. The first batch waits for its own
- * GOPs only, so that it is there soon; their bytes come once more with their units. What was given up once is fetched
- * GOP by GOP from then on: most of a unit may have been used. */
+ * GOPs only, so that it is there soon; their bytes come once more with their units. What was given
+ * up once is fetched GOP by GOP from then on: most of a unit may have been used. */
 static struct segment *segment_for(rp_loader *loader, const struct want *want)
 {
     struct segment_table *table = &loader->segments;
