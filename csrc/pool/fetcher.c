@@ -8,6 +8,19 @@
 /* Fetchers make indexes of remote files and bring segments, so that threads which decode never wait
  * for the network. Each reads by itself: the HTTP client keeps a connection for each. */
 
+static void fetch_group(rp_loader *loader, struct segment *group);
+
+/* Without a network some of what lies together may be kept by the node, and not all of it. */
+static void fetch_apart(rp_loader *loader, struct segment *group)
+{
+    while (group != NULL) {
+        struct segment *s = group;
+        group = s->group;
+        s->group = NULL;
+        fetch_group(loader, s);
+    }
+}
+
 static void fetch_group(rp_loader *loader, struct segment *group)
 {
     struct rp_error err;
@@ -28,6 +41,10 @@ static void fetch_group(rp_loader *loader, struct segment *group)
         rp_buf_unref(&bytes);
     }
     rp_count(&loader->counters.fetch_ns, rp_now_ns() - began);
+    if (status == RP_E_OFFLINE && group->group != NULL) {
+        fetch_apart(loader, group);
+        return;
+    }
     rp_count(&loader->counters.fetches, 1);
     rp_lock_acquire(&loader->lock);
     rp_segments_settle_locked(loader, group, bytes, from, &err);
