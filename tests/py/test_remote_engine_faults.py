@@ -376,14 +376,16 @@ def test_offline_with_half_a_cache(server):
     before = len(server.log)
 
     def away(**options):
-        return open_set(server, MAP, cache="64MB", storage_options={"offline": True}, **options)
+        given = {"offline": True, "max_connections": 1}
+        return open_set(server, MAP, cache="64MB", storage_options=given, **options)
 
     with pytest.raises(OfflineError, match=r"file-001\.mp4"):  # of these nothing is here
         away()
     assert take(away(episodes=[0]), batch_size=4) == (near[: STARTS[1] // 4], None)
-    got, error = take(away(episodes=[0, 1]), batch_size=4)
-    assert got == near[: STARTS[1] // 4]
-    assert type(error) is OfflineError and is_video(error.file) and error.episode == 1
+    for ahead in (1, 8):  # what is here and what is not lie side by side, and are asked for as one
+        got, error = take(away(episodes=[0, 1]), batch_size=4, prefetch_batches=ahead)
+        assert got == near[: STARTS[1] // 4]
+        assert type(error) is OfflineError and is_video(error.file) and error.episode == 1
     assert len(server.log) == before
 
 
