@@ -119,9 +119,11 @@ class FaultServer:
             else:
                 self._planned += [kind] * times
 
-    def mix(self, seed, share, kinds):
-        """Every request meets one of `kinds` with probability `share`, by (seed, request)."""
-        self._mix = (seed, share, tuple(kinds))
+    def mix(self, seed, share, kinds, most=None):
+        """Every request meets one of `kinds` with probability `share`, by (seed, request); its
+        repetitions from number `most` on meet none.
+        """
+        self._mix = (seed, share, tuple(kinds), most)
 
     def calm(self):
         """No faults from now on."""
@@ -148,7 +150,9 @@ class FaultServer:
                 return self._always
         if self._mix is None:
             return None
-        seed, share, kinds = self._mix
+        seed, share, kinds, most = self._mix
+        if most is not None and attempt >= most:
+            return None
         digest = hashlib.sha256(repr((seed, request, attempt)).encode()).digest()
         value, which = struct.unpack("<II", digest[:8])
         return kinds[which % len(kinds)] if value / 2**32 < share else None
