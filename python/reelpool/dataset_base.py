@@ -260,6 +260,7 @@ class DatasetBase:
         return handle if handle is not None and handle.pid == os.getpid() else None
 
     def _new_handle(self, workers: int) -> EngineHandle:
+        """An engine for this process; workers: of the DataLoader it works for. Each class's own."""
         raise NotImplementedError
 
     def _engine(self) -> EngineHandle:
