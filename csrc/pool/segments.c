@@ -9,6 +9,7 @@
 #define MOST_IDLE   (INT64_C(256) << 20) /* bytes kept that no run is known to need */
 #define MOST_GROUP  (INT64_C(8) << 20)   /* bytes of one request, ... */
 #define FIRST_GROUP (INT64_C(1) << 20)   /* ... until the first batch is there */
+#define LONG_UNIT   (INT64_C(256) << 10) /* bytes */
 #define MOST_GAP    (INT64_C(256) << 10) /* bytes that nobody wants, between two wanted parts */
 
 /* Lists: WAITING segments; idle ones; busy: all else but marks, which are in the table alone. */
@@ -136,15 +137,17 @@ static struct segment *wake(struct segment_table *table, struct segment *s)
     return s;
 }
 
-/* The segment that a run of this want is to wait for; NULL: none. The first batch waits for its own
- * GOPs only, so that it is there soon; their bytes come once more with their units. What was given
- * up once is fetched GOP by GOP from then on: most of a unit may have been used. */
+/* The segment that a run of this want is to wait for; NULL: none. Instead of long units the first
+ * batch waits for its own GOPs, so that it is there soon; these come once more with their units.
+ * What was given up once is fetched GOP by GOP from then on: most of a unit may have been used. */
 static struct segment *segment_for(rp_loader *loader, const struct want *want)
 {
     struct segment_table *table = &loader->segments;
     struct extent e;
-    bool by_unit = want->batch->stream && want->batch->ticket != loader->first_ticket;
-    rp_extent_of_locked(loader, want, by_unit, &e);
+    rp_extent_of_locked(loader, want, want->batch->stream, &e);
+    if (want->batch->stream && want->batch->ticket == loader->first_ticket && e.len > LONG_UNIT) {
+        rp_extent_of_locked(loader, want, false, &e);
+    }
     struct segment *s = e.len > 0 ? find(table, want->file, &e) : NULL;
     if (s != NULL && s->state == SEGMENT_EVICTED) {
         rp_extent_of_locked(loader, want, false, &e);

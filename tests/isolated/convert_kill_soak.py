@@ -101,6 +101,8 @@ def finished(root):
     out = {}
     for path in [*built.glob("data/*/*.parquet"), *built.glob("videos/*/*/*.mp4")]:
         rel = path.relative_to(built)
+        if rel.parts[0] == "videos" and rel.parts[1] not in MIXED:
+            continue  # the old dataset, which has this name for a moment
         camera = (
             f"video-{sorted(MIXED).index(rel.parts[1])}" if rel.parts[0] == "videos" else "data"
         )

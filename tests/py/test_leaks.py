@@ -91,7 +91,10 @@ def test_batches_of_one_loader():
     dataset = open_demo(cameras=[])
     with reelpool.Loader(dataset, 2, shuffle=True, num_threads=1) as loader:
         check_level(lambda: sum(len(batch["index"]) for batch in loader), 10, 30)
-    with reelpool.Loader(open_demo(cameras=[WRIST]), 6, shuffle=True, num_threads=2) as loader:
+    # Further batches ahead keep decoded pictures, as many as the timing of a pass asks for.
+    with reelpool.Loader(
+        open_demo(cameras=[WRIST]), 6, shuffle=True, num_threads=2, prefetch_batches=1
+    ) as loader:
         check_level(lambda: sum(len(batch["index"]) for batch in loader), 3, 12)
 
 
