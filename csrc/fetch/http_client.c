@@ -383,7 +383,9 @@ static enum rp_http_hold admit_locked(rp_http_client *client, struct rp_http_ori
             *until_ns = origin->probe_ns;
             return RP_HTTP_DOWN;
         }
-        int64_t probe = client->options.timing.probe * 1000000; /* this call is the probe */
+        const struct rp_http_timing *timing = &client->options.timing;
+        int64_t most = timing->network / 4; /* or calls would end before they may ask */
+        int64_t probe = (timing->probe < most ? timing->probe : most) * 1000000; /* this call's */
         origin->probe_ns =
             now + probe * 4 / 5 + (int64_t)(random_locked(client) % 1024) * (probe / 2560);
     }

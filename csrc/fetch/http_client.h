@@ -27,7 +27,8 @@ struct rp_http_timing {
     int64_t gate_jitter;     /* ... and at most so much at random */
     int64_t hedge;           /* a range later than this, and than four times the 95th percentile,
                               * is asked for once more; 0: never */
-    int64_t probe;           /* between the tries that an origin gets which is down */
+    int64_t probe;           /* between the tries that an origin gets which is down; at most a
+                              * quarter of `network` */
     int64_t unsigned_life_s; /* seconds: life of a redirect's target that tells none */
 };
 

@@ -313,6 +313,7 @@ rp_status rp_batch_hand_over_locked(rp_loader *loader, struct batch *batch, rp_b
     rp_status status = batch->error_order != INT32_MAX ? batch->error.code : RP_OK;
     rp_batch *handed = NULL;
     if (status != RP_OK) {
+        loader->era++;
         if (err != NULL) {
             *err = batch->error;
         }

@@ -17,6 +17,15 @@ rp_status rp_index_table_init(rp_loader *loader, struct rp_error *err)
     return RP_OK;
 }
 
+static void enqueue(rp_loader *loader, int32_t file)
+{
+    struct index_table *table = &loader->indexes;
+    table->queue[(table->queue_head + table->queue_len) % loader->desc->n_files] = file;
+    table->queue_len++;
+    table->entry[file].state = INDEX_QUEUED;
+    rp_cond_signal(&loader->fetch);
+}
+
 bool rp_index_pin_locked(rp_loader *loader, int32_t file)
 {
     struct index_table *table = &loader->indexes;
@@ -24,11 +33,7 @@ bool rp_index_pin_locked(rp_loader *loader, int32_t file)
     entry->pins++;
     entry->last_use = ++table->clock;
     if (entry->state == INDEX_NONE) {
-        int32_t at = (table->queue_head + table->queue_len) % loader->desc->n_files;
-        table->queue[at] = file;
-        table->queue_len++;
-        entry->state = INDEX_QUEUED;
-        rp_cond_signal(&loader->fetch);
+        enqueue(loader, file);
     }
     return entry->state == INDEX_READY || entry->state == INDEX_FAILED;
 }
@@ -43,6 +48,7 @@ bool rp_index_pop_locked(rp_loader *loader, int32_t *file)
     table->queue_head = (table->queue_head + 1) % loader->desc->n_files;
     table->queue_len--;
     table->entry[*file].state = INDEX_WORKING;
+    table->entry[*file].era = loader->era;
     return true;
 }
 
@@ -238,6 +244,12 @@ void rp_index_work(rp_loader *loader, int32_t file)
     rp_lock_acquire(&loader->lock);
     struct index_table *table = &loader->indexes;
     struct index_entry *entry = &table->entry[file];
+    if (status != RP_OK && entry->pins > 0 && entry->era != loader->era) {
+        enqueue(loader, file); /* that failure is not theirs who ask now */
+        rp_lock_release(&loader->lock);
+        rp_free(stored);
+        return;
+    }
     entry->index = index;
     entry->sums = sums;
     entry->error = stored;

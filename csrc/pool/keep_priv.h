@@ -17,6 +17,7 @@ struct index_entry {
     enum index_state state;
     int32_t pins; /* plans and runs that use it */
     uint64_t last_use;
+    uint64_t era; /* WORKING: since this one of the loader's */
     rp_index *index;
     uint32_t *sums;         /* of the index's samples, or NULL */
     struct rp_error *error; /* when FAILED */

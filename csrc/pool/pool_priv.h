@@ -180,6 +180,8 @@ struct rp_loader {
     uint64_t first_ticket; /* of the loader's first batch of a stream */
     uint64_t near_ticket;  /* of the latest near batch; its runs fill idle time */
     uint64_t next_ticket;
+    uint64_t era; /* streams begun and errors handed over: what was asked for in an era before, and
+                   * fails, is asked for again if it is needed still */
     int64_t last_progress_ns;
     int busy;                /* items under way */
     int64_t block_limit;     /* blocks the stream may map without being asked again */

@@ -319,14 +319,25 @@ static bool lies_beside(const struct segment *s, int32_t file, int64_t most_byte
     return true;
 }
 
-static void begin(struct segment_table *table, struct segment *s)
+static void begin(rp_loader *loader, struct segment *s)
 {
+    struct segment_table *table = &loader->segments;
     list_take(&table->waiting, s);
     list_put(&table->busy, s);
     table->n_waiting--;
     table->n_fetching++;
     table->bytes += s->extent.len;
     s->state = SEGMENT_FETCHING;
+    s->era = loader->era;
+}
+
+/* What failed was asked for before its runs came: they are not to suffer from that. */
+static void begin_again(struct segment_table *table, struct segment *s)
+{
+    list_take(&table->busy, s);
+    list_put(&table->waiting, s);
+    table->n_waiting++;
+    s->state = SEGMENT_WAITING;
 }
 
 struct segment *rp_segments_pick_locked(rp_loader *loader)
@@ -346,7 +357,7 @@ struct segment *rp_segments_pick_locked(rp_loader *loader)
     int64_t from = best->extent.offset, to = from + best->extent.len;
     int64_t most = rp_counted(&loader->counters.batches) > 0 ? MOST_GROUP : FIRST_GROUP;
     best->group = NULL;
-    begin(table, best);
+    begin(loader, best);
     struct segment *last = best, *next;
     for (struct segment *s = table->waiting.first; s != NULL; s = next) {
         next = s->after;
@@ -354,7 +365,7 @@ struct segment *rp_segments_pick_locked(rp_loader *loader)
             !lies_beside(s, best->file, most, &from, &to)) {
             continue;
         }
-        begin(table, s);
+        begin(loader, s);
         s->group = NULL;
         last->group = s;
         last = s;
@@ -379,6 +390,10 @@ void rp_segments_settle_locked(rp_loader *loader, struct segment *group, rp_buf 
         }
         else {
             table->bytes -= s->extent.len;
+            if (s->runs != NULL && s->era != loader->era) {
+                begin_again(table, s); /* the fetcher that calls looks for more */
+                continue;
+            }
             s->state = SEGMENT_FAILED;
             s->error = rp_calloc(1, sizeof(*s->error)); /* NULL is read as "out of memory" */
             if (s->error != NULL && error != NULL) {

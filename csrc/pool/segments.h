@@ -37,6 +37,7 @@ struct segment {
     int32_t file;
     int32_t readers; /* runs under way */
     enum segment_state state;
+    uint64_t era;           /* FETCHING: since this one of the loader's */
     bool idle;              /* READY, and no run needs it: in the list of the idle */
     uint64_t need;          /* ticket of the first batch that wants it */
     rp_buf *bytes;          /* READY: shared with those fetched together */

@@ -84,6 +84,7 @@ rp_status rp_loader_begin(rp_loader *loader, rp_feed **feed, int64_t ahead, stru
         loader->repeated = 0;
         loader->feed_ended = loader->starved = false;
         loader->stream_on = true;
+        loader->era++;
         loader->block_limit = rp_loader_due_room(loader) + 1;
         loader->blocks_mapped = blocks;
         loader->last_progress_ns = rp_now_ns();

@@ -12,7 +12,8 @@ HF_HUB_OFFLINE=1
 HF_HOME=$scratch/hf
 HF_DATASETS_CACHE=$scratch/datasets
 export HF_HUB_OFFLINE HF_HOME HF_DATASETS_CACHE
-"$python" -m pytest -c tests/parity/pytest.ini --rootdir tests/parity -p no:cacheprovider tests/parity "$@"
+"$python" -m pytest -c tests/parity/pytest.ini --rootdir tests/parity -p no:cacheprovider \
+    -n 2 --dist worksteal tests/parity "$@"
 if [ $# = 0 ]; then
     "$python" -m pytest -c tests/parity/pytest.ini --rootdir tests -p no:cacheprovider tests/py/test_pixels_torchcodec.py
 fi

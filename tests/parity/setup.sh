@@ -23,7 +23,7 @@ if [ ! -x .venv-parity/bin/python ]; then
     python=$(find_python)
     "$python" -m venv .venv-parity
 fi
-if ! .venv-parity/bin/python -c 'import importlib.metadata as m; assert m.version("lerobot") == "0.6.1"' 2>/dev/null; then
+if ! .venv-parity/bin/python -c 'import xdist, importlib.metadata as m; assert m.version("lerobot") == "0.6.1"' 2>/dev/null; then
     .venv-parity/bin/python -m pip install -q -r tests/parity/requirements.txt
 fi
 if ! .venv-parity/bin/python -c 'import torchcodec.decoders' 2>/dev/null; then
