@@ -15,7 +15,7 @@ import numpy as np
 from . import order
 from .errors import ReelpoolError, StateError
 from .order import OrderParams, Request, Share, is_int
-from .order_state import DatasetOrder, check_counts
+from .order_state import DatasetOrder, check_counts, rev_of
 
 
 class DatasetSource:
@@ -24,7 +24,8 @@ class DatasetSource:
     def __init__(self, dataset: Any, request: Request) -> None:
         self.dataset, self.request, self.seed = dataset, request, request.seed
         layout = dataset._layout
-        self.order = DatasetOrder(order.runs_of(layout.table), order.facts_of(layout), request)
+        runs, facts = order.runs_of(layout.table), order.facts_of(layout)
+        self.order = DatasetOrder(runs, facts, request, rev_of(dataset))
 
     @property
     def total(self) -> int:

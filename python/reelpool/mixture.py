@@ -27,6 +27,7 @@ from .order import (
     is_int,
     runs_of,
 )
+from .order_state import REV, check_rev, rev_field, rev_of
 
 _SET_TAG = 5  # RP_TAG_SET: seeds each set's order
 _FIELDS = ("C", "U", "R", "k", "g", "J")
@@ -192,9 +193,10 @@ class Mixture:
         """The loader's state as JSON: one entry per dataset, and the samples done."""
         params = [SEQUENTIAL_PARAMS] * len(self.datasets) if params is None else params
         sets = [
-            {"dataset": name, "weight": weight, **{f: getattr(p, f) for f in _FIELDS}}
-            for name, weight, p in zip(self.fingerprints(), self.weights, params)
-        ]
+            {"dataset": name, **rev_field(rev_of(d)), "weight": weight,
+             **{f: getattr(p, f) for f in _FIELDS}}
+            for d, name, weight, p in zip(self.datasets, self.fingerprints(), self.weights, params)
+        ]  # fmt: skip
         return {"v": VERSION, "seed": seed, "samples_done": samples_done, "sets": sets}
 
     def load(
@@ -253,6 +255,7 @@ class Mixture:
         _same("sets: number of datasets", len(sets), len(self.datasets))
         for d, (entry, name) in enumerate(zip(sets, self.fingerprints())):
             _same(f"sets[{d}].dataset", entry.get("dataset"), name)
+            check_rev(f"sets[{d}].{REV}", entry, rev_of(self.datasets[d]))
             _same(f"sets[{d}].weight", entry.get("weight"), self.weights[d])
         return sets
 

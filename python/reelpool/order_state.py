@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,14 @@ from .order import (
     Share,
     is_int,
 )
+from .remote_root_hub import HubRoot
 
 _FIELDS = ("C", "U", "R", "k", "g", "J")
 _COUNTS = {"epoch": 2**32, "samples_done": 2**63}
 _LIMITS = {"C": (1, order.MAX_LANES), "U": (0, 2**31 - 1), "R": (1, 2**63 - 1),
            "k": (1, 2**31 - 1), "g": (1, 2**31 - 1), "J": (0, 2**31 - 1)}  # fmt: skip
+REV = "rev"  # the first digits of a Hub dataset's commit; states of other datasets lack it
+_REV_DIGITS = 12
 PART = "part"  # a DataLoader worker's state: [world, batch, workers, worker, items of the batch]
 
 # What the states of other streaming datasets look like.
@@ -37,11 +41,13 @@ _FOREIGN = (
 class DatasetOrder:
     """The order of one dataset's selected frames, and its states. Cheap to make anew.
 
-    `epoch` and position: samples of all ranks since that epoch's start.
+    `epoch` and position: samples of all ranks since that epoch's start. rev: of `rev_of`.
     """
 
-    def __init__(self, runs: np.ndarray, facts: Facts, request: Request) -> None:
-        self.runs, self.facts, self.request = runs, facts, request
+    def __init__(
+        self, runs: np.ndarray, facts: Facts, request: Request, rev: str | None = None
+    ) -> None:
+        self.runs, self.facts, self.request, self.rev = runs, facts, request, rev
         self.count = int(runs[:, 2].sum())
         self.name = order.fingerprint(runs)
 
@@ -76,8 +82,9 @@ class DatasetOrder:
             epoch, done = epoch + done // self.count, done % self.count
         found = SEQUENTIAL_PARAMS if params is None else params
         return {
-            "v": VERSION, "dataset": self.name, "seed": self.request.seed, "epoch": epoch,
-            "samples_done": done, **{field: getattr(found, field) for field in _FIELDS},
+            "v": VERSION, "dataset": self.name, **rev_field(self.rev), "seed": self.request.seed,
+            "epoch": epoch, "samples_done": done,
+            **{field: getattr(found, field) for field in _FIELDS},
         }  # fmt: skip
 
     def load(self, state: Any, global_batch: int | None) -> tuple[int, int, OrderParams | None]:
@@ -125,6 +132,36 @@ class DatasetOrder:
         return dataclasses.replace(found, **given)
 
 
+def rev_of(dataset: Any) -> str | None:
+    """The first digits of the commit that a dataset of the Hub is read at; None where it is not
+    known, as in a folder that was not downloaded.
+    """
+    remote = dataset.meta._remote
+    return remote.commit[:_REV_DIGITS] if isinstance(remote, HubRoot) else None
+
+
+def rev_field(rev: str | None) -> dict[str, str]:
+    """What a state says of `rev`."""
+    return {} if rev is None else {REV: rev}
+
+
+def check_rev(name: str, entry: dict[str, Any], own: str | None) -> None:
+    """StateError if `entry` is of another commit than `own`. A state without one, or a dataset
+    whose commit is not known, fits any.
+    """
+    if REV not in entry:
+        return
+    found = entry[REV]
+    if not (isinstance(found, str) and re.fullmatch(f"[0-9a-f]{{{_REV_DIGITS}}}", found)):
+        raise StateError(f"state field {name!r} is {found!r}, not {_REV_DIGITS} digits of a commit")
+    if own is not None and found != own:
+        raise StateError(
+            f"state field {name!r} is {found!r}, here the dataset is at commit {own!r}: open it "
+            f"with revision= the commit that begins with {found}, or take the field out of the "
+            "state to go on with the files as they are here"
+        )
+
+
 def check_epoch(epoch: Any) -> None:
     """ValueError unless `epoch` is one."""
     if isinstance(epoch, bool) or not hasattr(epoch, "__index__") or not 0 <= epoch < 2**32:
@@ -159,9 +196,9 @@ def check_counts(state: Any, own: dict[str, Any]) -> None:
     if state.get("v") != VERSION:
         raise StateError(f"state field 'v' is {state.get('v')!r}, this version reads {VERSION}")
     for field in own:
-        if field not in state:
+        if field not in state and field != REV:
             raise StateError(f"state field {field!r} is missing: it was made by another order")
-    extra = [field for field in state if field not in own and field != PART]
+    extra = [field for field in state if field not in own and field not in (PART, REV)]
     if extra:
         raise StateError(f"state field {extra[0]!r} is unknown here: it was made by another order")
     for field, limit in _COUNTS.items():
@@ -174,8 +211,9 @@ def check_fields(state: Any, own: dict[str, Any]) -> None:
     dataset and seed.
     """
     check_counts(state, own)
-    for field in ("dataset", "seed"):
-        _same(field, state[field], own[field])
+    _same("dataset", state["dataset"], own["dataset"])
+    check_rev(REV, state, own.get(REV))
+    _same("seed", state["seed"], own["seed"])
     for field, (low, high) in _LIMITS.items():
         if not (is_int(state[field]) and low <= state[field] <= high):
             raise StateError(f"state field {field!r} is {state[field]!r}, no number it can be")

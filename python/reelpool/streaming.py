@@ -17,7 +17,7 @@ from .distributed import resolve_rank, sharded_by_accelerate
 from .engine import DECODERS_PER_THREAD, FRAME_CACHE_BYTES, INDEX_BYTES, EngineHandle, batch_bytes
 from .errors import ReelpoolError, StateError
 from .order import OrderParams, Request, Share, is_int
-from .order_state import PART, DatasetOrder, check_epoch, position_of_step
+from .order_state import PART, DatasetOrder, check_epoch, position_of_step, rev_of
 from .passes import Pass, Passes, current_worker
 from .stream import Position, Rows, Stream, in_cache_words
 from .streaming_arguments import check_arguments, decoders_of, gib, note_no_effect, one_of
@@ -226,7 +226,7 @@ class StreamingLeRobotDataset(DatasetBase, IterableDataset):
     def _order(self) -> DatasetOrder:
         if self._order_cache is None:
             runs, facts = order.runs_of(self._table), order.facts_of(self._layout)
-            self._order_cache = DatasetOrder(runs, facts, self._request)
+            self._order_cache = DatasetOrder(runs, facts, self._request, rev_of(self))
         return self._order_cache
 
     def _global_batch(self, world: int) -> int | None:

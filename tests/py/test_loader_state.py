@@ -12,6 +12,7 @@ from batches import digest
 from demo_sets import (
     FRAMES,
     ORDERS,
+    ROOT,
     SMALL,
     WRIST,
     all_ids,
@@ -20,6 +21,8 @@ from demo_sets import (
     loader_of,
     open_demo,
 )
+from hub_sets import hub_fixture  # noqa: F401
+from reelpool import LeRobotDataset, Loader, StreamingLeRobotDataset
 from reelpool.errors import ClosedError, StateError
 
 pytest.importorskip("torch", reason="needs the extra `torch`")
@@ -182,6 +185,65 @@ def test_states_that_do_not_fit_name_the_field(small):
     other = loader_of(open_demo(episodes=[1, 2], cameras=[]), 4, **options)
     with pytest.raises(StateError, match="dataset"):
         other.load_state_dict(good)
+
+
+def of_hub(kind, commit):
+    """A dataset of the stand-in at that commit."""
+    options = {"storage_options": {"network_timeout": 60}, "cameras": [], "num_threads": 1}
+    return kind("o/n", revision=commit, **options)
+
+
+def sets_of(kind, commits):
+    """One dataset, or a list for a mixture; None: the local copy that the Hub's was made of."""
+    made = [
+        of_hub(kind, commit) if commit else kind("o/n", ROOT, cameras=[], num_threads=1)
+        for commit in commits
+    ]
+    return made[0] if len(made) == 1 else made
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("kind", [LeRobotDataset, StreamingLeRobotDataset])
+def test_a_state_of_another_commit_is_refused(hub, kind, several):
+    """Its frames are the same, its bytes may differ."""
+    repo = hub.repos["o/n"]
+    old = repo.branches["main"]
+    files = repo.commits[old]
+    new = repo.commit({**files, "README.md": files["meta/info.json"]})
+    assert new != old
+    options = {"num_threads": 1} | ({"shuffle": True} if kind is LeRobotDataset else {})
+
+    def state_at(*commits):
+        with Loader(sets_of(kind, commits), 8, **options) as loader:
+            next(iter(loader))
+            return through_json(loader.state_dict()) if not several else loader.state_dict()
+
+    def load(state, *commits):
+        with Loader(sets_of(kind, commits), 8, **options) as loader:
+            loader.load_state_dict(state)
+            return ids(loader)
+
+    def entry(state):
+        return state["sets"][1] if several else state
+
+    near = [None] if several else []
+    state = state_at(*near, old)
+    name = r"sets\[1\].rev" if several else "rev"
+    assert entry(state)["rev"] == old[:12]
+    with pytest.raises(StateError, match=f"'{name}' is '{old[:12]}'.*commit '{new[:12]}'"):
+        load(state, *near, new)
+    rest = load(state, *near, old)
+    assert load(state, *near, None) == rest  # a folder does not know its commit
+    entry(state)["rev"] = "main"
+    with pytest.raises(StateError, match=name):
+        load(state, *near, None)
+    del entry(state)["rev"]  # as in states of local folders, and of earlier versions
+    assert load(state, *near, new) == rest
+    if kind is StreamingLeRobotDataset and not several:
+        dataset = of_hub(kind, old)
+        with pytest.raises(StateError, match="'rev'"):
+            of_hub(kind, new).load_state_dict(dataset.state_dict())
+        of_hub(kind, old).load_state_dict(pickle.loads(pickle.dumps(dataset)).state_dict())
 
 
 # -- lives --
