@@ -1,5 +1,6 @@
 #include "base/crc32c.h"
 
+#include "base/bytes.h"
 #include "base/cpu.h"
 
 #include <string.h>
@@ -164,17 +165,12 @@ static const uint32_t table[4][256] = {
     },
 };
 
-static uint32_t le32(const uint8_t *p)
-{
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
-
 uint32_t rp_crc32c_c(uint32_t sum, const void *data, size_t len)
 {
     const uint8_t *p = data;
     uint32_t c = ~sum;
     for (; len >= 4; p += 4, len -= 4) {
-        c ^= le32(p);
+        c ^= rp_le32(p);
         c = table[3][c & 0xff] ^ table[2][c >> 8 & 0xff] ^ table[1][c >> 16 & 0xff] ^
             table[0][c >> 24];
     }

@@ -1,5 +1,7 @@
 #include "base/sha256.h"
 
+#include "base/bytes.h"
+
 #include <string.h>
 
 static const uint32_t rounds[64] = {
@@ -21,8 +23,7 @@ static void mix(uint32_t state[8], const uint8_t *block)
 {
     uint32_t w[64], s[8];
     for (int i = 0; i < 16; i++) {
-        w[i] = (uint32_t)block[4 * i] << 24 | (uint32_t)block[4 * i + 1] << 16 |
-               (uint32_t)block[4 * i + 2] << 8 | block[4 * i + 3];
+        w[i] = rp_be32(block + 4 * i);
     }
     for (int i = 16; i < 64; i++) {
         uint32_t a = turn(w[i - 15], 7) ^ turn(w[i - 15], 18) ^ w[i - 15] >> 3;
@@ -70,15 +71,12 @@ void rp_sha256_add(struct rp_sha256 *sum, const void *data, size_t len)
 void rp_sha256_end(struct rp_sha256 *sum, uint8_t *out)
 {
     static const uint8_t pad[64] = {0x80};
-    uint64_t bits = sum->len * 8;
     uint8_t length[8];
-    for (int i = 0; i < 8; i++) {
-        length[i] = (uint8_t)(bits >> (56 - 8 * i));
-    }
+    rp_put_be64(length, sum->len * 8);
     rp_sha256_add(sum, pad, 1 + (119 - sum->len % 64) % 64);
     rp_sha256_add(sum, length, sizeof(length));
-    for (int i = 0; i < RP_SHA256_BYTES; i++) {
-        out[i] = (uint8_t)(sum->state[i / 4] >> (24 - i % 4 * 8));
+    for (int i = 0; i < 8; i++) {
+        rp_put_be32(out + 4 * i, sum->state[i]);
     }
     explicit_bzero(sum, sizeof(*sum));
 }

@@ -1,5 +1,6 @@
 #include "demux/index_sidecar.h"
 
+#include "base/bytes.h"
 #include "base/crc32c.h"
 
 #include <assert.h>
@@ -11,41 +12,18 @@
 
 static const uint8_t magic[8] = {'r', 'p', 's', 'u', 'm', 's', 0x1a, '\n'};
 
-static uint32_t get32(const uint8_t *p)
-{
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
-
-static uint64_t get64(const uint8_t *p)
-{
-    return (uint64_t)get32(p) | (uint64_t)get32(p + 4) << 32;
-}
-
-static void put32(uint8_t *p, uint32_t value)
-{
-    for (int i = 0; i < 4; i++) {
-        p[i] = (uint8_t)(value >> 8 * i);
-    }
-}
-
-static void put64(uint8_t *p, uint64_t value)
-{
-    put32(p, (uint32_t)value);
-    put32(p + 4, (uint32_t)(value >> 32));
-}
-
 rp_status rp_sidecar_parse(const uint8_t *data, size_t len, struct rp_sidecar *out,
                            struct rp_error *err)
 {
     if (len < HEAD || memcmp(data, magic, sizeof(magic)) != 0) {
         RP_FAIL(err, RP_E_FORMAT, "not a file of check sums");
     }
-    if (get32(data + 8) != VERSION) {
-        RP_FAIL(err, RP_E_FORMAT, "check sums of version %u, known is %d", get32(data + 8),
+    if (rp_le32(data + 8) != VERSION) {
+        RP_FAIL(err, RP_E_FORMAT, "check sums of version %u, known is %d", rp_le32(data + 8),
                 VERSION);
     }
-    uint64_t size = get64(data + 16), samples = get64(data + 32);
-    uint32_t path_len = get32(data + 44);
+    uint64_t size = rp_le64(data + 16), samples = rp_le64(data + 32);
+    uint32_t path_len = rp_le32(data + 44);
     if (size > INT64_MAX || samples < 1 || samples > RP_SIDECAR_MAX_SAMPLES || path_len < 1 ||
         path_len > RP_SIDECAR_MAX_PATH) {
         RP_FAIL(err, RP_E_FORMAT, "check sums with a field out of range");
@@ -54,13 +32,13 @@ rp_status rp_sidecar_parse(const uint8_t *data, size_t len, struct rp_sidecar *o
         RP_FAIL(err, RP_E_FORMAT, "check sums of %zu bytes, their fields say %zu", len,
                 HEAD + (size_t)path_len + 4 * (size_t)samples);
     }
-    if (rp_crc32c(0, data + BODY, len - BODY) != get32(data + 12)) {
+    if (rp_crc32c(0, data + BODY, len - BODY) != rp_le32(data + 12)) {
         RP_FAIL(err, RP_E_FORMAT, "check sums that are damaged themselves");
     }
     *out = (struct rp_sidecar){.file_size = (int64_t)size,
-                               .mtime_ns = (int64_t)get64(data + 24),
+                               .mtime_ns = (int64_t)rp_le64(data + 24),
                                .samples = (int64_t)samples,
-                               .header = get32(data + 40),
+                               .header = rp_le32(data + 40),
                                .path = (const char *)data + HEAD,
                                .path_len = path_len,
                                .sums = data + HEAD + path_len};
@@ -70,7 +48,7 @@ rp_status rp_sidecar_parse(const uint8_t *data, size_t len, struct rp_sidecar *o
 uint32_t rp_sidecar_sum(const struct rp_sidecar *sidecar, int64_t i)
 {
     assert(i >= 0 && i < sidecar->samples);
-    return get32(sidecar->sums + 4 * i);
+    return rp_le32(sidecar->sums + 4 * i);
 }
 
 rp_status rp_sidecar_write(const struct rp_sidecar *facts, const uint32_t *sums, rp_buf **out,
@@ -85,17 +63,17 @@ rp_status rp_sidecar_write(const struct rp_sidecar *facts, const uint32_t *sums,
     RP_TRY(rp_buf_new(HEAD + facts->path_len + 4 * (size_t)facts->samples, &buf, err));
     uint8_t *to = buf->data;
     memcpy(to, magic, sizeof(magic));
-    put32(to + 8, VERSION);
-    put64(to + 16, (uint64_t)facts->file_size);
-    put64(to + 24, (uint64_t)facts->mtime_ns);
-    put64(to + 32, (uint64_t)facts->samples);
-    put32(to + 40, facts->header);
-    put32(to + 44, (uint32_t)facts->path_len);
+    rp_put_le32(to + 8, VERSION);
+    rp_put_le64(to + 16, (uint64_t)facts->file_size);
+    rp_put_le64(to + 24, (uint64_t)facts->mtime_ns);
+    rp_put_le64(to + 32, (uint64_t)facts->samples);
+    rp_put_le32(to + 40, facts->header);
+    rp_put_le32(to + 44, (uint32_t)facts->path_len);
     memcpy(to + HEAD, facts->path, facts->path_len);
     for (int64_t i = 0; i < facts->samples; i++) {
-        put32(to + HEAD + facts->path_len + 4 * i, sums[i]);
+        rp_put_le32(to + HEAD + facts->path_len + 4 * i, sums[i]);
     }
-    put32(to + 12, rp_crc32c(0, to + BODY, buf->len - BODY));
+    rp_put_le32(to + 12, rp_crc32c(0, to + BODY, buf->len - BODY));
     *out = buf;
     return RP_OK;
 }

@@ -1,5 +1,7 @@
 #include "demux/mp4_priv.h"
 
+#include "base/bytes.h"
+
 #define HEAD_BYTES 4096
 #define TAIL_BYTES (1 << 20) /* asked for past `mdat`: holds the `moov` of nearly every file */
 #define MAX_BOXES  1024

@@ -1,5 +1,7 @@
 #include "demux/mp4_priv.h"
 
+#include "base/bytes.h"
+
 struct rp_box_text rp_box_name(uint32_t type)
 {
     struct rp_box_text text = {{0}};

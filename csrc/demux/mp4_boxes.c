@@ -1,5 +1,6 @@
 #include "demux/mp4_boxes.h"
 
+#include "base/bytes.h"
 #include "base/memory.h"
 #include "demux/mp4_priv.h"
 #include "demux/mp4_write.h"
@@ -73,8 +74,8 @@ void rp_box_put64(struct rp_box_writer *w, uint64_t value)
 
 void rp_box_set32(struct rp_box_writer *w, size_t at, uint32_t value)
 {
-    for (size_t i = 0; !w->failed && i < 4; i++) {
-        w->data[at + i] = (uint8_t)(value >> (24 - 8 * i));
+    if (!w->failed) {
+        rp_put_be32(w->data + at, value);
     }
 }
 

@@ -1,6 +1,7 @@
 /* The sample description: which codec, which extradata, which colour tags. */
 #include "demux/mp4_priv.h"
 
+#include "base/bytes.h"
 #include "base/memory.h"
 
 #include <string.h>

@@ -2,6 +2,7 @@
  * and gathers each track's; then the one video track is checked and its tables are built. */
 #include "demux/mp4_priv.h"
 
+#include "base/bytes.h"
 #include "base/memory.h"
 
 #include <assert.h>

@@ -23,21 +23,6 @@
 #define RP_FOURCC(a, b, c, d) \
     ((uint32_t)(a) << 24 | (uint32_t)(b) << 16 | (uint32_t)(c) << 8 | (uint32_t)(d))
 
-static inline uint32_t rp_be16(const uint8_t *p)
-{
-    return (uint32_t)p[0] << 8 | p[1];
-}
-
-static inline uint32_t rp_be32(const uint8_t *p)
-{
-    return rp_be16(p) << 16 | rp_be16(p + 2);
-}
-
-static inline uint64_t rp_be64(const uint8_t *p)
-{
-    return (uint64_t)rp_be32(p) << 32 | rp_be32(p + 4);
-}
-
 /* One box: its payload, borrowed from the `moov` bytes. data == NULL: absent. */
 struct rp_box {
     uint32_t type;

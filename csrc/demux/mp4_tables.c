@@ -3,6 +3,7 @@
  * by the file's size. */
 #include "demux/mp4_priv.h"
 
+#include "base/bytes.h"
 #include "base/memory.h"
 
 #include <string.h>

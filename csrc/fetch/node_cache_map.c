@@ -1,5 +1,6 @@
 #include "fetch/node_cache_map.h"
 
+#include "base/bytes.h"
 #include "base/crc32c.h"
 #include "base/memory.h"
 
@@ -8,42 +9,19 @@
 
 #define SUMMED (RP_NODE_RECORD - 4) /* bytes before the sum */
 
-static uint32_t get32(const uint8_t *p)
-{
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
-
-static uint64_t get64(const uint8_t *p)
-{
-    return (uint64_t)get32(p) | (uint64_t)get32(p + 4) << 32;
-}
-
-static void put32(uint8_t *p, uint32_t value)
-{
-    for (int i = 0; i < 4; i++) {
-        p[i] = (uint8_t)(value >> 8 * i);
-    }
-}
-
-static void put64(uint8_t *p, uint64_t value)
-{
-    put32(p, (uint32_t)value);
-    put32(p + 4, (uint32_t)(value >> 32));
-}
-
 void rp_node_record_write(const struct rp_node_record *record, uint8_t to[RP_NODE_RECORD])
 {
-    put32(to, (uint32_t)record->kind);
-    put32(to + 4, record->crc);
-    put64(to + 8, (uint64_t)record->offset);
-    put64(to + 16, (uint64_t)record->len);
-    put64(to + 24, (uint64_t)record->size);
-    put64(to + 32, (uint64_t)record->time_ns);
-    put32(to + 40, record->pid);
-    put32(to + 44, record->serial);
-    put64(to + 48, record->owner);
-    put32(to + 56, 0);
-    put32(to + SUMMED, rp_crc32c(0, to, SUMMED));
+    rp_put_le32(to, (uint32_t)record->kind);
+    rp_put_le32(to + 4, record->crc);
+    rp_put_le64(to + 8, (uint64_t)record->offset);
+    rp_put_le64(to + 16, (uint64_t)record->len);
+    rp_put_le64(to + 24, (uint64_t)record->size);
+    rp_put_le64(to + 32, (uint64_t)record->time_ns);
+    rp_put_le32(to + 40, record->pid);
+    rp_put_le32(to + 44, record->serial);
+    rp_put_le64(to + 48, record->owner);
+    rp_put_le32(to + 56, 0);
+    rp_put_le32(to + SUMMED, rp_crc32c(0, to, SUMMED));
 }
 
 static bool in_range(const struct rp_node_record *record)
@@ -63,22 +41,22 @@ static bool in_range(const struct rp_node_record *record)
 
 bool rp_node_record_read(const uint8_t from[RP_NODE_RECORD], struct rp_node_record *out)
 {
-    if (rp_crc32c(0, from, SUMMED) != get32(from + SUMMED)) {
+    if (rp_crc32c(0, from, SUMMED) != rp_le32(from + SUMMED)) {
         return false;
     }
-    uint32_t kind = get32(from);
-    if (kind < RP_NODE_EXTENT || kind > RP_NODE_MEASURE || get32(from + 56) != 0) {
+    uint32_t kind = rp_le32(from);
+    if (kind < RP_NODE_EXTENT || kind > RP_NODE_MEASURE || rp_le32(from + 56) != 0) {
         return false;
     }
     struct rp_node_record record = {.kind = (enum rp_node_kind)kind,
-                                    .crc = get32(from + 4),
-                                    .offset = (int64_t)get64(from + 8),
-                                    .len = (int64_t)get64(from + 16),
-                                    .size = (int64_t)get64(from + 24),
-                                    .time_ns = (int64_t)get64(from + 32),
-                                    .pid = get32(from + 40),
-                                    .serial = get32(from + 44),
-                                    .owner = get64(from + 48)};
+                                    .crc = rp_le32(from + 4),
+                                    .offset = (int64_t)rp_le64(from + 8),
+                                    .len = (int64_t)rp_le64(from + 16),
+                                    .size = (int64_t)rp_le64(from + 24),
+                                    .time_ns = (int64_t)rp_le64(from + 32),
+                                    .pid = rp_le32(from + 40),
+                                    .serial = rp_le32(from + 44),
+                                    .owner = rp_le64(from + 48)};
     if (!in_range(&record)) {
         return false;
     }
