@@ -80,30 +80,36 @@ static rp_status count_units(struct rp_units *o, int64_t *largest, struct rp_err
     return RP_OK;
 }
 
-bool rp_units_at(const struct rp_units *units, int64_t row, int64_t *first, int64_t *end)
+int64_t rp_run_at(const int64_t *first, int64_t n, int64_t row)
 {
-    if (units->params.lanes == 1 && units->window >= units->count) {
-        return false; /* a uniform permutation */
-    }
-    size_t lo = 0, hi = units->n_runs - 1; /* the last run that begins at or before row */
+    int64_t lo = 0, hi = n - 1;
     while (lo < hi) {
-        size_t mid = lo + (hi - lo + 1) / 2;
-        if (units->run_row[mid] <= row) {
+        int64_t mid = lo + (hi - lo + 1) / 2;
+        if (first[mid] <= row) {
             lo = mid;
         }
         else {
             hi = mid - 1;
         }
     }
-    const struct rp_run *run = &units->run[lo];
-    int64_t n = pieces_of(units, run), i = 1, from = 0, at = row - units->run_row[lo];
+    return lo;
+}
+
+bool rp_units_at(const struct rp_units *units, int64_t row, int64_t *first, int64_t *end)
+{
+    if (units->params.lanes == 1 && units->window >= units->count) {
+        return false; /* a uniform permutation */
+    }
+    int64_t r = rp_run_at(units->run_row, (int64_t)units->n_runs, row);
+    const struct rp_run *run = &units->run[r];
+    int64_t n = pieces_of(units, run), i = 1, from = 0, at = row - units->run_row[r];
     int64_t to = next_cut(units, run, n, 0, &i);
     while (to <= at) {
         from = to;
         to = next_cut(units, run, n, from, &i);
     }
-    *first = units->run_row[lo] + from;
-    *end = units->run_row[lo] + to;
+    *first = units->run_row[r] + from;
+    *end = units->run_row[r] + to;
     return true;
 }
 

@@ -52,6 +52,10 @@ struct rp_clip {
     int64_t cut, s, e, lo, hi;
 };
 
+/* Number of the last of n >= 1 runs that begins at or before a row; first[] are the rows at which
+ * they begin, ascending, first[0] <= row. Thread: any. Blocks: never. */
+int64_t rp_run_at(const int64_t *first, int64_t n, int64_t row);
+
 /* Check and copy runs and parameters, make room for the units. Owner: *units is the caller's, freed
  * with rp_units_free also after a failure. Thread: any. Blocks: never.
  * Errors: RP_E_ARG; RP_E_NOMEM. */

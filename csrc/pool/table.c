@@ -1,20 +1,11 @@
+#include "pool/order_units.h"
 #include "pool/work_priv.h"
 
 #include <string.h>
 
 int64_t rp_desc_run_of(const struct rp_dataset_desc *desc, int64_t row)
 {
-    int64_t lo = 0, hi = desc->n_runs - 1; /* the last run that starts at or before row */
-    while (lo < hi) {
-        int64_t mid = lo + (hi - lo + 1) / 2;
-        if (desc->run_first[mid] <= row) {
-            lo = mid;
-        }
-        else {
-            hi = mid - 1;
-        }
-    }
-    return lo;
+    return rp_run_at(desc->run_first, desc->n_runs, row);
 }
 
 int32_t rp_desc_set_of(const struct rp_dataset_desc *desc, int64_t run)
