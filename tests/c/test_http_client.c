@@ -25,8 +25,8 @@ static void server_start(struct range_server *server, int fault_every)
     for (int i = 0; i < SIZE; i++) {
         content[i] = byte_of(i);
     }
-    server->size = SIZE;
-    server->content = content; /* nobody asks yet */
+    server->content.size = SIZE;
+    server->content.bytes = content; /* nobody asks yet */
 }
 
 static rp_http_client *make_client(void)
@@ -123,8 +123,8 @@ RP_TEST(one_thread_resolves_for_all)
     snprintf(url, sizeof(url), "http://127.0.0.1:%d/moved", server.port);
     run_readers(reader, client, url, RP_OK);
     join_readers(reader);
-    CHECK_EQ(atomic_load(&server.redirects), 1);
-    CHECK_EQ(atomic_load(&server.requests), THREADS * READS);
+    CHECK_EQ(atomic_load(&server.content.redirects), 1);
+    CHECK_EQ(atomic_load(&server.content.requests), THREADS * READS);
     rp_http_client_free(&client);
     range_server_stop(&server);
 }
@@ -133,7 +133,7 @@ RP_TEST(interrupted)
 {
     struct range_server server;
     server_start(&server, 0);
-    atomic_store(&server.silent, true);
+    atomic_store(&server.content.silent, true);
     rp_http_client *client = make_client();
     struct reader reader[THREADS];
     char url[64];
@@ -156,7 +156,7 @@ RP_TEST(a_watch_ends_a_call)
 {
     struct range_server server;
     server_start(&server, 0);
-    atomic_store(&server.silent, true);
+    atomic_store(&server.content.silent, true);
     rp_http_client *client = make_client();
     char url[64];
     snprintf(url, sizeof(url), "http://127.0.0.1:%d/f", server.port);
