@@ -5,8 +5,8 @@ import json
 import pytest
 from reelpool import errors
 from reelpool._core import live_objects
-from test_http import AGAIN, FAST, FATAL, ODD, SHORT, FaultServer, HttpClientOf
-from test_http_redirects import CANARY, NEAR, client_of
+from test_http import AGAIN, FAST, FATAL, ODD, SHORT, HttpClientOf
+from test_http_redirects import CANARY, NEAR, client_of, one_of, two_origins
 
 PAGE = json.dumps([{"path": f"videos/{i:06}.mp4", "size": i} for i in range(2000)]).encode()
 # Faults of ranges alone: a request without one is answered as if nothing was wrong.
@@ -15,23 +15,11 @@ OF_RANGES = {"short", "shifted", "no_range", "whole", "long", "trickle", "slow_h
 
 @pytest.fixture(scope="module")
 def pair():
-    with (
-        FaultServer({"/list": PAGE, "/empty": b"", "/f": PAGE}) as hub,
-        FaultServer({"/list": PAGE}, host="localhost") as far,
-    ):
-        yield hub, far
+    with two_origins({"/list": PAGE, "/empty": b"", "/f": PAGE}, {"/list": PAGE}) as both:
+        yield both
 
 
-@pytest.fixture
-def hub(pair):
-    pair[0].reset()
-    return pair[0]
-
-
-@pytest.fixture
-def far(pair):
-    pair[1].reset()
-    return pair[1]
+hub, far = one_of("pair", 0), one_of("pair", 1)
 
 
 @pytest.fixture

@@ -24,30 +24,19 @@ from test_http import AGAIN, CHANGED, DATA, FAST, FATAL, ODD, SHORT, run_fork
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "net"))
 
 from fault_server import FaultServer
+from server_pair import one_of, two_origins
 
 CANARY = "canary-4f6d-token"
 NEAR = FAST | {"allow_private_hosts": True}
 
 
 @pytest.fixture(scope="module")
-def both():
-    with (
-        FaultServer({"/f": DATA}) as hub,
-        FaultServer({"/blob": DATA}, host="localhost") as cdn,
-    ):
-        yield hub, cdn
+def pair():
+    with two_origins({"/f": DATA}, {"/blob": DATA}) as both:
+        yield both
 
 
-@pytest.fixture
-def hub(both):
-    both[0].reset()
-    return both[0]
-
-
-@pytest.fixture
-def cdn(both):
-    both[1].reset()
-    return both[1]
+hub, cdn = one_of("pair", 0), one_of("pair", 1)
 
 
 @contextlib.contextmanager

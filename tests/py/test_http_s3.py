@@ -13,8 +13,8 @@ from urllib.parse import quote, unquote
 import pytest
 from reelpool import errors
 from reelpool._core import HttpClient, live_objects
-from test_http import DATA, FAST, SHORT, FaultServer
-from test_http_redirects import CANARY, NEAR, client_of
+from test_http import DATA, FAST, SHORT
+from test_http_redirects import CANARY, NEAR, client_of, one_of, two_origins
 
 ACCESS, SECRET, SESSION = "AK-EXAMPLE", "secret-7d1c-key", "session-90aa-token"
 KEYS = {"s3_access_key": ACCESS, "s3_secret_key": SECRET}
@@ -67,20 +67,11 @@ def check_signature(seen, region="us-east-1", session=None):
 @pytest.fixture(scope="module")
 def pair():
     files = {"/bucket/f": DATA} | {f"/bucket/{name}": name.encode() for name in ODD_NAMES}
-    with FaultServer(files) as s3, FaultServer({"/blob": DATA}, host="localhost") as far:
-        yield s3, far
+    with two_origins(files, {"/blob": DATA}) as both:
+        yield both
 
 
-@pytest.fixture
-def s3(pair):
-    pair[0].reset()
-    return pair[0]
-
-
-@pytest.fixture
-def far(pair):
-    pair[1].reset()
-    return pair[1]
+s3, far = one_of("pair", 0), one_of("pair", 1)
 
 
 def test_every_request_is_signed(s3):

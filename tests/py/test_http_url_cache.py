@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 from reelpool import errors
-from test_http import DATA, FaultServer
-from test_http_redirects import CANARY, NEAR, client_of, sign
+from test_http import DATA
+from test_http_redirects import CANARY, NEAR, client_of, one_of, sign, two_origins
 
 # tests/net is on the path since test_http
 from hub_stand_in import Blob, StandIn  # isort: skip
@@ -27,23 +27,11 @@ SIZE = len(DATA)
 
 @pytest.fixture(scope="module")
 def pair():
-    with (
-        FaultServer({"/f": DATA}) as hub,
-        FaultServer({"/blob": DATA}, host="localhost") as cdn,
-    ):
-        yield hub, cdn
+    with two_origins({"/f": DATA}, {"/blob": DATA}) as both:
+        yield both
 
 
-@pytest.fixture
-def hub(pair):
-    pair[0].reset()
-    return pair[0]
-
-
-@pytest.fixture
-def cdn(pair):
-    pair[1].reset()
-    return pair[1]
+hub, cdn = one_of("pair", 0), one_of("pair", 1)
 
 
 def reads(url, folder, *pins, **options):
