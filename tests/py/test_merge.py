@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import xml.etree.ElementTree as ElementTree
 
@@ -106,6 +107,24 @@ def test_missing_ranks_failures_and_broken_files_are_told_and_fail(folder, capsy
     assert "no token" in page
 
 
+def test_a_folder_that_cannot_be_listed_is_told_and_fails(folder, monkeypatch, capsys):
+    root = folder(record(world_size=1), record(world_size=1))
+    listed = os.scandir
+
+    def scandir(place):
+        if os.fspath(place) == str(closed):
+            raise PermissionError(13, "Permission denied", place)
+        return listed(place)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    closed = root / "node1"
+    assert command.main(["bench", "--merge", str(root)]) == console.CHECK_FAILED
+    assert "UNREADABLE: node1: Permission denied" in capsys.readouterr().out
+    closed = root
+    assert command.main(["bench", "--merge", str(root)]) == console.UNUSABLE
+    assert "holds no results of a benchmark; .: Permission denied" in capsys.readouterr().err
+
+
 def test_a_failure_of_lerobot_is_told_but_is_not_ours(folder, capsys):
     failed = {"scenario": "stream_hub", "impl": "lerobot", "failed": "IndexError: past the end"}
     root = folder(record(world_size=1), failed)
@@ -137,6 +156,31 @@ def test_targets_hold_merged_results_of_ours(folder, capsys):
     assert command.main([*base, "--max", "p99_sample_latency_ms=2"]) == console.CHECK_FAILED
     assert command.main([*base, "--min", "fetch_pct=0"]) == console.CHECK_FAILED  # not measured
     assert "fetch_pct = not measured" in capsys.readouterr().out
+
+
+def test_runs_are_held_to_their_own_targets_by_their_median(folder, capsys):
+    bounds = [["frames_per_s_node", "min", 80.0], ["p99_sample_latency_ms", "max", 3.0]]
+    runs = [record(world_size=1, samples_per_s=rate, targets=bounds) for rate in (70.0, 90, 100)]
+    slow = record(impl="lerobot", world_size=1, samples_per_s=45.0, targets=bounds)
+    root = folder(*runs, slow)  # one run of ours missed it, the median does not
+    assert command.main(["bench", "--merge", str(root)]) == console.OK
+    out = capsys.readouterr().out
+    assert "MISSED" not in out
+    page = (root / "report.html").read_text()
+    (table,) = re.findall(r"<h2>Targets</h2>.*?</table>", page, re.DOTALL)
+    rows = [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>.*?</tr>", table)]
+    assert [row[1:] for row in rows if row] == [
+        ["reelpool (2 workers)", "frames_per_s_node", "90.0", "at least 80.0", "met", "2.00"],
+        ["reelpool (2 workers)", "p99_sample_latency_ms", "3.00", "at most 3.00", "met", "2.00"],
+        ["lerobot (2 workers)", "frames_per_s_node", "45.0", "at least 80.0", "missed", "1.00"],
+        ["lerobot (2 workers)", "p99_sample_latency_ms", "3.00", "at most 3.00", "met", "1.00"],
+    ]
+    (root / "node0/0.json").write_text(json.dumps(record(world_size=1, targets=bounds) | {
+        "frames_per_s_node": 10.0}))  # fmt: skip
+    (root / "node1/1.json").unlink()
+    (root / "node2/2.json").unlink()
+    assert command.main(["bench", "--merge", str(root)]) == console.CHECK_FAILED
+    assert "frames_per_s_node = 10.0, below 80" in capsys.readouterr().out
 
 
 def test_targets_without_a_result_of_ours_are_missed(folder):

@@ -200,6 +200,7 @@ def test_windows_of_the_streaming_class_with_a_worker(tmp_path, capsys):
     assert "MISSED: stream, reelpool: world_size = 1, above 0.5" in capsys.readouterr().out
     found = check_record(tmp_path / "reelpool/bucket_sarm_bs4_w1_cpu.json", STREAMING_KEYS)
     assert (found["source"], found["buffer_size"]) == ("bucket", 7)
+    assert found["targets"] == [["world_size", "max", 0.5]]
     assert found["frames_measured"] == 5 * 4 * 8
     assert found["frames_per_s_node"] == pytest.approx(8 * found["samples_per_s"], rel=1e-3)
     cache = found["video_decoder_cache"]
@@ -222,6 +223,19 @@ def test_an_implementation_that_fails_leaves_its_reason(tmp_path, capsys):
     failed = json.loads(stale.with_suffix(".failed.json").read_text())
     assert "smaller than one batch" in failed["failed"]
     assert failed["scenario"] == "stream_hub"
+
+
+def test_no_sample_within_the_window_says_so(tmp_path, capsys):
+    words = ("--root", str(DATA), "--repo_id", "demo", "--impl", "reelpool,reelpool_loader")
+    more = ("--num_workers", "0", "--batch_size", "4", "--num_batches", "2")
+    assert suite_cli.streaming(short(tmp_path, *words, *more)) == console.CHECK_FAILED
+    said = capsys.readouterr().err
+    assert "none after 2 of warm-up: raise --duration_s or --num_batches" in said
+    assert "Traceback" not in said
+    for impl in ("reelpool", "reelpool_loader"):  # the second one has its turn all the same
+        (left,) = (tmp_path / impl).glob("*.json")
+        assert "none after 2 of warm-up: raise" in json.loads(left.read_text())["failed"]
+        assert left.name == "hub_single_bs4_w0_cpu.failed.json"
 
 
 def test_a_floor_that_cannot_be_measured_costs_no_result(monkeypatch):

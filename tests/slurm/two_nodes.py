@@ -5,7 +5,8 @@ Starts a SLURM of two nodes on this machine (cluster.sh), each node's ranks boun
 own, and runs the streaming launcher on one node and on two, in turn, `--repeat` times. Prints the
 medians, and their ratio for each mode; exits 1 where a ratio is below --min. The machine should be
 idle otherwise. The floor of each run tells how fast its core was: cores that share a clock, a cache
-or the memory slow each other down, whatever reads; floor_ratio leaves that out.
+or the memory slow each other down, whatever reads; floor_ratio leaves that out. The ratio by CPU
+time tells, on a busy machine too, whether a node of two does more work per sample than one alone.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 REPO = HERE.parents[1]
 LAUNCHER = REPO / "benchmarks/slurm/benchmark_streaming.sh"
-FIGURES = ("frames_per_s_node", "floor_ratio")
+FIGURES = ("frames_per_s_node", "floor_ratio", "cpu_ms_per_sample", "reuse")
 
 
 def measure(args: argparse.Namespace, nodes: int, mode: str, out: Path) -> list[dict]:
@@ -92,9 +93,12 @@ def told(mode: str, found: dict[int, list[dict]], least: float) -> bool:
         print(
             f"{mode}, {nodes} node{'s' * (nodes > 1)}: {middle[nodes]['frames_per_s_node']:.0f} "
             f"frames/s per node ({min(rates):.0f}-{max(rates):.0f}), "
-            f"x floor {middle[nodes]['floor_ratio'] or 0:.2f}"
+            f"x floor {middle[nodes]['floor_ratio'] or 0:.2f}, "
+            f"CPU {middle[nodes]['cpu_ms_per_sample']:.2f} ms/sample, "
+            f"pictures delivered / decoded {middle[nodes]['reuse'] or 0:.2f}"
         )
-    print(f"{mode}: two nodes / one node = {ratio:.3f}", flush=True)
+    work = middle[1]["cpu_ms_per_sample"] / middle[2]["cpu_ms_per_sample"]
+    print(f"{mode}: two nodes / one node = {ratio:.3f}; by CPU time {work:.3f}", flush=True)
     return ratio < least
 
 

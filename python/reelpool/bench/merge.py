@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import metrics
+from . import metrics, targets
 
 # How a figure of several ranks follows from theirs; what is not named is the mean.
 SUMMED = ("samples_per_s", "decoded_frames_per_s", "samples_measured", "frames_measured")
@@ -55,6 +56,11 @@ class Group:
         """Ranks that left no result."""
         return [r for r in range(self.world) if r not in self.runs]
 
+    @property
+    def targets(self) -> list[list]:
+        """[metric, "min" or "max", bound] that its runs were held against."""
+        return list(self.first.get("targets") or [])
+
     def records(self) -> list[dict]:
         """All records, by rank."""
         return [record for rank in sorted(self.runs) for record in self.runs[rank]]
@@ -83,6 +89,15 @@ class Merged:
         ]
         return out + [f"UNREADABLE: {u}" for u in self.unreadable]
 
+    def missed(self) -> list[str]:
+        """Targets of their own runs that results of reelpool miss once they are put together."""
+        return [
+            line
+            for g in self.groups
+            if g.impl != "lerobot"
+            for line in targets.unmet(f"{g.label}, {g.work}", g.figures, g.targets)
+        ]
+
 
 def last_words(text: str) -> list[str]:
     """What a traceback says at its end: the error and what follows it; without one, all."""
@@ -98,8 +113,9 @@ def read(folder: Path) -> Merged:
     if not folder.is_dir():
         raise MergeFailed(f"{folder}: no such folder")
     groups: dict[tuple, Group] = {}
-    failed, unreadable = [], []
-    for path in sorted(folder.rglob("*.json")):
+    failed = []
+    paths, unreadable = _files(folder)
+    for path in paths:
         try:
             record = json.loads(path.read_text())
         except (OSError, ValueError) as error:
@@ -122,6 +138,19 @@ def read(folder: Path) -> Merged:
     _compare(merged.groups)
     merged.groups.sort(key=lambda g: (g.work, -g.figures["decoded_frames_per_s"]))
     return merged
+
+
+def _files(folder: Path) -> tuple[list[Path], list[str]]:
+    """All JSON files below `folder`, and what is said of folders that cannot be listed."""
+    errors: list[OSError] = []
+    paths = [
+        Path(place) / name
+        for place, _, names in os.walk(folder, onerror=errors.append)
+        for name in names
+        if name.endswith(".json")
+    ]
+    said = [f"{os.path.relpath(str(e.filename), folder)}: {e.strerror}" for e in errors]
+    return sorted(paths), said
 
 
 def _group_of(record: dict) -> Group:

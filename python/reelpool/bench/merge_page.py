@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import pictures
-from . import report
+from . import report, targets
 from .merge import Group, Merged, spread
 from .quality_plot import stack
 
@@ -57,6 +57,20 @@ def table_of(
 def _table(groups: Sequence[Group], columns: list) -> str:
     head, rows = table_of(groups, columns, False)
     return report.card(report.table(head, rows)) if len(head) > 1 else ""
+
+
+def targets_table(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
+    """What runs were held against, LeRobot's beside ours: head and rows, none without targets."""
+    rows = []
+    for group in groups:
+        for key, kind, bound in group.targets:
+            met = targets.is_met(group.figures, key, kind, bound)
+            found = report.plain(group.figures, key)
+            wanted = f"at {'least' if kind == 'min' else 'most'} {pictures.number(bound)}"
+            ratio = report.plain(group.figures, "baseline_ratio")
+            words = [group.work, group.label, key, found, wanted, "met" if met else "missed"]
+            rows.append([*words, ratio])
+    return ["work", "reader", "figure", "found", "target", "", "x LeRobot"], rows
 
 
 def _bars(work: str, groups: list[Group], width: int = 760) -> str:
@@ -156,6 +170,9 @@ def build(merged: Merged, command: str) -> str:
         "same node, before and after; x LeRobot: against its classes in the same work. alone: one "
         "process, sample by sample, after the run.</p>"
     )
+    head, rows = targets_table(groups)
+    if rows:
+        body += ["<h2>Targets</h2>", report.card(report.table(head, rows))]
     for work, same in _works(merged):
         body += [f"<h2>{html.escape(work)}</h2>", report.card(_bars("Throughput", same))]
         body += [_table(same, COLUMNS), _table(same, LATENCIES)]

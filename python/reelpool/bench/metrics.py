@@ -54,7 +54,7 @@ def summarize(raw: dict, case: dict, lengths: list[int]) -> dict[str, Any]:
     if not samples:
         raise ValueError(
             f"{len(sizes)} batches in {arrivals[-1]:.1f} s, none after {warmup} of warm-up: raise "
-            "--duration_s, lower --warmup_batches or --batch_size"
+            "--duration_s or --num_batches, lower --warmup_batches or --batch_size"
         )
     window = steady[-1] - arrivals[warmup]
     gaps = [(b - a) / n * 1e3 for a, b, n in zip(arrivals[warmup:], steady, sizes[warmup + 1 :])]

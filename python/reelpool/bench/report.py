@@ -21,6 +21,8 @@ th{color:#5c6773;font-weight:600;white-space:normal;vertical-align:bottom}
 small,.faint{color:#5c6773}svg{width:100%;height:auto;display:block}
 pre{background:#f0f2f4;padding:10px;border-radius:6px;font-size:13px;white-space:pre-wrap;
 overflow-wrap:anywhere}
+@media(max-width:860px){main{padding:20px 10px 40px}.card{padding:10px 6px}
+th,td{padding:4px 3px;font-size:11px}td:first-child{white-space:normal}}
 img{max-width:100%;height:auto}.thumbs th{white-space:normal}.thumb{width:92px;display:block}
 """
 
@@ -45,10 +47,11 @@ def card(*parts: str) -> str:
 def table(head: list[str], rows: list[list[str]], kind: str = "figures") -> str:
     """An HTML table; cells are escaped. `kind` is "figures" (right-aligned) or "facts"."""
     top = "".join(f"<th>{html.escape(h)}</th>" for h in head)
+    top = f"<thead><tr>{top}</tr></thead>" if any(head) else ""
     body = "".join(
         "<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in rows
     )
-    return f'<table class="{kind}">' + f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<table class="{kind}">' + f"{top}<tbody>{body}</tbody></table>"
 
 
 def plain(figures: dict[str, Any], key: str, scale: float = 1.0) -> str:

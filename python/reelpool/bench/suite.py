@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..distributed import resolve_rank
-from . import scenarios, session
+from . import scenarios, session, targets
 from .floor import Floor, warm_page_cache
 from .merge import last_words
 from .suite_options import SCENARIOS
@@ -110,6 +110,7 @@ def _plan(scenario: str, args: argparse.Namespace, impl: str, config: dict, tag:
         **{k: config[k] for k in ("batch_size", "num_workers", "prefetch_factor", "device")},
         **{k: config[k] for k in ("video_decode_device", "video_decoder_cache_size", "seed")},
         **{k: config[k] for k in ("warmup_batches", "node_cache")},
+        "targets": targets.recorded(args.minimum, args.maximum),
     }
     folder = args.out_dir / impl
     return Plan(scenario, impl, labels, config, tag, folder, python, variables)

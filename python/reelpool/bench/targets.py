@@ -32,18 +32,35 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         )
 
 
+def recorded(minimum: list[tuple[str, float]], maximum: list[tuple[str, float]]) -> list[list]:
+    """[metric, "min" or "max", bound] of each: what a result file holds under `targets`."""
+    return [[key, kind, bound] for kind, bounds in (("min", minimum), ("max", maximum))
+            for key, bound in bounds]  # fmt: skip
+
+
+def is_met(figures: dict, key: str, kind: str, bound: float) -> bool:
+    """Whether a figure is there and keeps its bound; `kind` is "min" or "max"."""
+    found = figures.get(key)
+    sign = 1 if kind == "min" else -1
+    return isinstance(found, (int, float)) and sign * (found - bound) >= 0
+
+
+def unmet(name: str, figures: dict, bounds: list[list]) -> list[str]:
+    """One line per `recorded` bound that is not kept, or whose figure is not there."""
+    out = []
+    for key, kind, bound in bounds:
+        if not is_met(figures, key, kind, bound):
+            shown = figures.get(key) if figures.get(key) is not None else "not measured"
+            word = "below" if kind == "min" else "above"
+            out.append(f"{name}: {key} = {shown}, {word} {bound:g}")
+    return out
+
+
 def missed(
     named: list[tuple[str, dict]],
     minimum: list[tuple[str, float]],
     maximum: list[tuple[str, float]],
 ) -> list[str]:
     """One line per (name, figures) and bound that was not kept, or whose figure is not there."""
-    out = []
-    for bounds, sign, word in ((minimum, 1, "below"), (maximum, -1, "above")):
-        for key, bound in bounds:
-            for name, figures in named:
-                found = figures.get(key)
-                if not isinstance(found, (int, float)) or sign * (found - bound) < 0:
-                    shown = found if found is not None else "not measured"
-                    out.append(f"{name}: {key} = {shown}, {word} {bound:g}")
-    return out
+    bounds = recorded(minimum, maximum)
+    return [line for name, figures in named for line in unmet(name, figures, bounds)]

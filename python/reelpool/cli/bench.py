@@ -180,13 +180,16 @@ def _merge(args: argparse.Namespace) -> int:
     written = merge.write(merged, out, page, merge_page.chart(merged))
     own = [g for g in merged.groups if g.impl.startswith("reelpool")]
     named = [(f"{g.label}, {g.work}", g.figures) for g in own]
-    missed = targets.missed(named, args.minimum, args.maximum)
+    missed = [*merged.missed(), *targets.missed(named, args.minimum, args.maximum)]
     if not named and (args.minimum or args.maximum):
         missed.append("no result of reelpool to hold against --min and --max")
     head, rows = merge_page.table_of(merged.groups, merge_page.COLUMNS[:6])
+    held_head, held_rows = merge_page.targets_table(merged.groups)
+    held = [console.columns(held_head, held_rows, left=3), ""] if held_rows else []
     lines = [
         console.columns(head, rows) if rows else "no result with figures",
         "",
+        *held,
         *merged.notes(),
         *[f"MISSED: {m}" for m in missed],
         f"written: {written[0]} and {len(written) - 1} files beside it",
