@@ -26,6 +26,7 @@ struct rp_counters {
     int64_t plan_ns;    /* likewise */
     int64_t wait_ns;    /* callers waiting for a batch */
     int64_t fetches;    /* reads of the fetchers, which are ranges or come from the node cache */
+    int64_t foreseen;   /* looks at what the stream to come begins with */
     int64_t fetch_ns;   /* their time, summed over threads */
     int64_t starve_ns;  /* callers waiting while nothing could be decoded for want of bytes */
 };

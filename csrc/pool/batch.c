@@ -64,8 +64,8 @@ rp_status rp_batch_take_free_locked(rp_loader *loader, struct batch **out, struc
     }
     rp_free(batch->times);
     batch->times = NULL;
-    batch->stream = batch->cancelled = batch->abandoned = batch->due = batch->near =
-        batch->may_grow = false;
+    batch->stream = batch->expected = batch->cancelled = batch->abandoned = batch->due =
+        batch->near = batch->may_grow = false;
     batch->located = batch->mending = batch->chosen = false;
     batch->pending = batch->n = batch->done = batch->repeated = 0;
     batch->error_order = INT32_MAX;
@@ -262,7 +262,7 @@ void rp_batch_recycle_locked(rp_loader *loader, struct batch *batch)
         loader->stream_in_flight--;
         loader->stream_due -= batch->due;
     }
-    batch->stream = batch->due = false;
+    batch->stream = batch->expected = batch->due = false;
     batch->state = BATCH_FREE;
     if (batch->block != NULL) {
         rp_batch_wake_blocked_locked(loader);

@@ -263,8 +263,8 @@ rp_status rp_loader_check_usable(const rp_loader *loader, struct rp_error *err)
     return RP_OK;
 }
 
-static rp_status check_rows(const rp_loader *loader, const int64_t *rows, int64_t n,
-                            struct rp_error *err)
+rp_status rp_loader_check_rows(const rp_loader *loader, const int64_t *rows, int64_t n,
+                               struct rp_error *err)
 {
     for (int64_t i = 0; i < n; i++) {
         if (rows[i] < 0 || rows[i] >= loader->desc->n_rows) {
@@ -303,7 +303,7 @@ rp_status rp_loader_submit(rp_loader *loader, const int64_t *rows, const double 
     if (n <= 0) {
         RP_FAIL(err, RP_E_ARG, "a batch needs at least one row");
     }
-    RP_TRY(check_rows(loader, rows, n, err));
+    RP_TRY(rp_loader_check_rows(loader, rows, n, err));
     RP_TRY(rp_loader_start(loader, err));
     struct batch *batch;
     rp_lock_acquire(&loader->lock);
@@ -459,6 +459,7 @@ void rp_loader_stats(rp_loader *loader, struct rp_loader_stats *out)
     out->repeated_tail = loader->repeated;
     out->index_bytes = loader->indexes.bytes;
     out->read_ahead_bytes = loader->segments.bytes;
+    out->fetch_pending = loader->segments.n_waiting + loader->segments.n_fetching;
     out->fetch_evicted = loader->segments.evicted;
     out->fetch_again = loader->segments.again;
     out->threads = loader->options.num_threads > 0 ? loader->n_workers : 0;

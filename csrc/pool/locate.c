@@ -268,7 +268,10 @@ static bool go_on(rp_loader *loader, struct batch *batch)
 {
     bool fill = false;
     rp_lock_acquire(&loader->lock);
-    if (batch->cancelled) {
+    if (batch->expected) {
+        rp_segments_expect_locked(loader, batch);
+    }
+    if (batch->cancelled || batch->expected) {
         rp_batch_recycle_locked(loader, batch);
         rp_cond_broadcast(&loader->done);
     }

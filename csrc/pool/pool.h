@@ -77,7 +77,7 @@ struct rp_dataset_desc {
 struct rp_loader_options {
     int num_threads;          /* 0: the caller works */
     int prefetch_batches;     /* worked on ahead of the consumer, >= 0 */
-    bool shared;              /* blocks can be lent to other processes */
+    bool shared, substitute;  /* blocks can be lent to other processes; samples are replaced */
     size_t keep_bytes;        /* free batch memory kept for reuse */
     size_t frame_cache_bytes; /* decoded pictures kept for single reads */
     size_t parked_bytes;      /* decoded pictures kept for batches of the stream to come */
@@ -85,7 +85,6 @@ struct rp_loader_options {
     size_t read_ahead_bytes;  /* of remote files kept in memory: ahead of their use, and after it */
     int fetch_threads;        /* that read remote files, each over its own connection; >= 1 */
     int max_decoders;         /* open decoders per thread */
-    bool substitute;          /* a sample that cannot be read is replaced, else an error */
 };
 
 typedef struct rp_loader rp_loader;
@@ -112,9 +111,8 @@ typedef struct rp_batch {
     size_t bytes;               /* used bytes of the block */
 } rp_batch;
 
-/* New loader. Starts nothing. Owner: *out is the caller's (rp_loader_close); desc and all it points
- * to are borrowed until then; options are copied. Thread: any. Blocks: never.
- * Errors: RP_E_ARG, RP_E_NOMEM. */
+/* New loader. Starts nothing. Owner: *out is the caller's (rp_loader_close), desc and all it points
+ * to are borrowed until then. Thread: any. Blocks: never. Errors: RP_E_ARG, RP_E_NOMEM. */
 RP_CHECKED rp_status rp_loader_new(const struct rp_dataset_desc *desc,
                                    const struct rp_loader_options *options, rp_loader **out,
                                    struct rp_error *err);
@@ -134,10 +132,16 @@ RP_CHECKED rp_status rp_loader_begin(rp_loader *loader, rp_feed **feed, int64_t 
 RP_CHECKED rp_status rp_loader_next(rp_loader *loader, int64_t slice_ns, int64_t stall_ns,
                                     rp_batch **out, struct rp_error *err);
 
-/* Ask for a batch of the given rows (copied); it is worked on before any stream. Take it with
- * rp_loader_take or give it up with rp_loader_drop. times (NULL: the rows' own): seconds in the
- * file per row, instead of run start + timestamp. Owner: *ticket names it. Thread: any. Blocks:
- * never. Errors: RP_E_ARG a row out of range; RP_E_NOMEM; RP_E_CLOSED. */
+/* A hint: the next stream begins with these rows (copied). What they need of remote files, a
+ * quarter of read_ahead_bytes at most, is fetched when nothing else is. Thread: any. Blocks: never.
+ * Errors: RP_E_ARG a row out of range; RP_E_CLOSED. */
+RP_CHECKED rp_status rp_loader_expect(rp_loader *loader, const int64_t *rows, int64_t n,
+                                      struct rp_error *err);
+
+/* Ask for a batch of rows (copied); it is worked on before any stream. Take it with rp_loader_take
+ * or give it up with rp_loader_drop. times: seconds in the file per row, NULL: run start +
+ * timestamp. Owner: *ticket names it. Thread: any. Blocks: never. Errors: RP_E_ARG a row out of
+ * range; RP_E_NOMEM; RP_E_CLOSED. */
 RP_CHECKED rp_status rp_loader_submit(rp_loader *loader, const int64_t *rows, const double *times,
                                       int64_t n, uint64_t *ticket, struct rp_error *err);
 
@@ -158,15 +162,13 @@ void rp_batch_free(rp_batch **batch);
 struct rp_loader_stats {
     struct rp_counters counters;
     struct rp_arena_stats arena;
-    int64_t frame_cache_bytes;
-    int64_t parked_bytes;
-    int64_t parked; /* pictures */
-    int64_t index_bytes;
+    int64_t frame_cache_bytes, parked_bytes, index_bytes;
+    int64_t parked;        /* pictures */
     int64_t repeated_tail; /* slots of the stream given to a second rank */
     struct rp_remote_stats remote;
-    int64_t read_ahead_bytes; /* in memory */
-    int64_t fetch_evicted;    /* segments that had to go before their use */
-    int64_t fetch_again;      /* segments fetched once more */
+    int64_t read_ahead_bytes;                          /* in memory */
+    int64_t fetch_pending, fetch_evicted, fetch_again; /* segments: not here yet; given up early;
+                                                        * fetched once more */
     int threads;
 };
 void rp_loader_stats(rp_loader *loader, struct rp_loader_stats *out);
@@ -182,19 +184,16 @@ RP_CHECKED rp_status rp_loader_layout(const rp_loader *loader, int64_t n, size_t
 RP_CHECKED rp_status rp_video_index_read(rp_files *files, int i, rp_index **out,
                                          int64_t *bytes_read, struct rp_error *err);
 
-/* Versions and decoders of the linked libraries, cut to cap bytes. Thread: any. Blocks: never. */
+/* Versions and decoders linked, cut to cap bytes; what they decode. Thread: any. Blocks: never. */
 void rp_pool_describe(char *text, size_t cap);
-
-/* Whether this build decodes the codec. Thread: any. Blocks: never. */
 bool rp_pool_supports(enum rp_codec codec);
 
-/* Make every call that waits on the loader return RP_E_CLOSED, now and later, so that it can be
- * closed. Thread: any. Blocks: never. */
+/* Calls that wait return RP_E_CLOSED, now and later. Thread: any. Blocks: never. */
 void rp_loader_interrupt(rp_loader *loader);
 
-/* Stop threads, free everything but batches handed out, null. NULL or pointer to NULL: nothing. In
- * a forked child the parent's loader is abandoned: descriptors are closed, the rest is left alone.
- * Thread: any but the workers. Blocks: until the items under way end (one decode run each). */
+/* Stop threads, free all but batches handed out, null. NULL or pointer to NULL: nothing. A parent's
+ * loader is abandoned: descriptors are closed, the rest is left alone. Thread: any but the workers.
+ * Blocks: until the items under way end (one decode run each). */
 void rp_loader_close(rp_loader **loader);
 
 #endif

@@ -91,6 +91,7 @@ struct batch {
     enum batch_state state;
     uint64_t ticket;   /* ascending: order of need */
     bool stream;       /* belongs to the stream, else to a ticket */
+    bool expected;     /* of the stream to come: located, so that its bytes are fetched; no more */
     bool cancelled;    /* nobody will take it */
     bool abandoned;    /* it failed: nothing more is written into it */
     bool due;          /* from DUE on: its wants are served at once */

@@ -144,7 +144,7 @@ static struct segment *segment_for(rp_loader *loader, const struct want *want)
 {
     struct segment_table *table = &loader->segments;
     struct extent e;
-    rp_extent_of_locked(loader, want, want->batch->stream, &e);
+    rp_extent_of_locked(loader, want, want->batch->stream || want->batch->expected, &e);
     if (want->batch->stream && want->batch->ticket == loader->first_ticket && e.len > LONG_UNIT) {
         rp_extent_of_locked(loader, want, false, &e);
     }
@@ -239,6 +239,37 @@ void rp_segment_leave_locked(rp_loader *loader, struct run *run)
         break;
     case SEGMENT_FETCHING: /* idle when it is here */
     case SEGMENT_EVICTED: break;
+    }
+}
+
+void rp_segments_expect_locked(rp_loader *loader, const struct batch *batch)
+{
+    struct segment_table *table = &loader->segments;
+    int64_t n = batch->located && !batch->cancelled ? batch->n * loader->wants_per_sample : 0;
+    int64_t bytes = 0;
+    for (int64_t w = 0; w < n && bytes < table->cap / 4; w++) {
+        const struct want *want = &batch->want[w];
+        if (want->sample < 0 || !rp_files_is_remote(loader->files, want->file)) {
+            continue;
+        }
+        const struct segment *s = segment_for(loader, want);
+        bytes += s != NULL && s->state == SEGMENT_WAITING && s->runs == NULL ? s->extent.len : 0;
+    }
+    rp_count(&loader->counters.foreseen, 1);
+    rp_cond_broadcast(&loader->fetch);
+}
+
+void rp_segments_forget_expected_locked(rp_loader *loader)
+{
+    struct segment_table *table = &loader->segments;
+    struct segment *next;
+    for (struct segment *s = table->waiting.first; s != NULL; s = next) {
+        next = s->after;
+        if (s->runs == NULL) {
+            list_take(&table->waiting, s);
+            table->n_waiting--;
+            forget(table, s);
+        }
     }
 }
 

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct batch;
 struct run;
 struct want;
 struct rp_loader;
@@ -73,6 +74,10 @@ void rp_segment_hurry_locked(struct run *run, uint64_t ticket);
 void rp_segment_hold_locked(struct run *run);
 /* The run is over, or given up. */
 void rp_segment_leave_locked(struct rp_loader *loader, struct run *run);
+/* What a located batch of the stream to come needs is fetched when nothing else is. */
+void rp_segments_expect_locked(struct rp_loader *loader, const struct batch *batch);
+/* Forget what was to be fetched for a stream to come. */
+void rp_segments_forget_expected_locked(struct rp_loader *loader);
 /* Next segments to fetch, chained by `group`, side by side in one file. NULL: none may be. */
 RP_CHECKED struct segment *rp_segments_pick_locked(struct rp_loader *loader);
 /* They are here (bytes from the offset of the first), or not (error may be NULL). */

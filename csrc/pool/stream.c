@@ -55,6 +55,15 @@ static int64_t blocks_at_hand_locked(rp_loader *loader, size_t bytes)
     return n > 0 ? n : 0;
 }
 
+/* The stream that was expected begins, or another one. */
+static void end_expectations_locked(rp_loader *loader)
+{
+    rp_segments_forget_expected_locked(loader);
+    for (struct batch *b = loader->batches; b != NULL; b = b->next) {
+        b->cancelled = b->cancelled || b->expected; /* whoever locates it ends it */
+    }
+}
+
 rp_status rp_loader_begin(rp_loader *loader, rp_feed **feed, int64_t ahead, struct rp_error *err)
 {
     rp_feed *taken = *feed;
@@ -70,6 +79,7 @@ rp_status rp_loader_begin(rp_loader *loader, rp_feed **feed, int64_t ahead, stru
     }
     rp_lock_acquire(&loader->lock);
     status = end_stream_locked(loader, err);
+    end_expectations_locked(loader);
     int64_t blocks = status == RP_OK ? blocks_at_hand_locked(loader, bytes) : 0;
     struct parked *dead = rp_park_dead_locked(&loader->park);
     if (status == RP_OK) {
@@ -94,6 +104,24 @@ rp_status rp_loader_begin(rp_loader *loader, rp_feed **feed, int64_t ahead, stru
     rp_park_bury(loader, dead);
     rp_feed_free(&taken);
     return status;
+}
+
+rp_status rp_loader_expect(rp_loader *loader, const int64_t *rows, int64_t n, struct rp_error *err)
+{
+    RP_TRY(rp_loader_check_usable(loader, err));
+    RP_TRY(rp_loader_check_rows(loader, rows, n, err));
+    struct batch *batch;
+    rp_lock_acquire(&loader->lock);
+    bool of_use = n > 0 && loader->n_fetchers > 0 && loader->stream_on && !loader->closing;
+    if (of_use && rp_batch_take_free_locked(loader, &batch, NULL) == RP_OK &&
+        rp_batch_set_rows(batch, rows, NULL, n, NULL) == RP_OK) {
+        batch->expected = true;
+        batch->ticket = NEVER_DUE;
+        batch->state = BATCH_QUEUED;
+        rp_cond_broadcast(&loader->work);
+    }
+    rp_lock_release(&loader->lock);
+    return RP_OK;
 }
 
 void rp_pull_work(rp_loader *loader, struct batch *batch)

@@ -33,6 +33,9 @@ static inline void rp_want_unhang(struct want *want)
 
 /* loader.c: for those that wait. */
 RP_CHECKED rp_status rp_loader_check_usable(const rp_loader *loader, struct rp_error *err);
+/* RP_E_ARG: a row that does not exist. */
+RP_CHECKED rp_status rp_loader_check_rows(const rp_loader *loader, const int64_t *rows, int64_t n,
+                                          struct rp_error *err);
 RP_CHECKED rp_status rp_loader_start(rp_loader *loader, struct rp_error *err);
 /* Run one item in the caller's thread (num_threads = 0). False: nothing to do, or somebody else is
  * at it. */

@@ -139,6 +139,30 @@ static PyObject *engine_begin(PyObject *object, PyObject *args)
     Py_RETURN_NONE;
 }
 
+static PyObject *engine_expect(PyObject *object, PyObject *rows)
+{
+    struct engine_object *self = (struct engine_object *)(void *)object;
+    struct module_state *state = rp_state_of(Py_TYPE(object));
+    Py_buffer view;
+    if (state == NULL || rp_buffer_get(rows, &view, 8, -1, 0, "rows") < 0) {
+        return NULL;
+    }
+    if (engine_enter(self, state) < 0) {
+        PyBuffer_Release(&view);
+        return NULL;
+    }
+    struct rp_error err;
+    rp_error_clear(&err);
+    rp_status status;
+    Py_BEGIN_ALLOW_THREADS status = rp_loader_expect(self->loader, view.buf, view.len / 8, &err);
+    Py_END_ALLOW_THREADS PyBuffer_Release(&view);
+    engine_leave(self);
+    if (status != RP_OK) {
+        return rp_raise(state, &err);
+    }
+    Py_RETURN_NONE;
+}
+
 /* A time that added to any clock fits: a hundred years stand for all that is longer. */
 static int64_t nanoseconds(double seconds)
 {
@@ -290,6 +314,8 @@ static PyObject *engine_stats(PyObject *object, PyObject *unused)
                  {"fetch_wanted", s.remote.wanted},
                  {"fetch_bytes", s.remote.fetched},
                  {"fetch_cached", s.remote.cached},
+                 {"fetch_pending", s.fetch_pending},
+                 {"fetch_foreseen", c->foreseen},
                  {"fetch_evicted", s.fetch_evicted},
                  {"fetch_again", s.fetch_again},
                  {"read_ahead_bytes", s.read_ahead_bytes}};
@@ -335,6 +361,10 @@ static PyMethodDef engine_methods[] = {
      "next($self, timeout_s, /)\n--\n\n"
      "The stream's next Batch, None at its end. LoaderStalledError when no work item ends for\n"
      "timeout_s."},
+    {"expect", engine_expect, METH_O,
+     "expect($self, rows, /)\n--\n\n"
+     "The stream after this one begins with these rows (int64): what they need of remote files is\n"
+     "fetched when nothing else is."},
     {"get", engine_get, METH_VARARGS,
      "get($self, rows, timeout_s, times=None, /)\n--\n\n"
      "One Batch of rows (int64); times (float64): seconds in the file instead of the rows' own."},

@@ -285,6 +285,15 @@ class EngineHandle:
         batch = self.engine.next(timeout_s)
         return None if batch is None else (batch, batch.done)
 
+    def expect(self, rows: np.ndarray) -> None:
+        """Rows that the stream after this one begins with: their remote bytes come ahead."""
+        self.engine.expect(rows)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether a file is read over the network."""
+        return any(isinstance(path, RemotePath) for path in self.layout.paths)
+
     def get(self, rows: np.ndarray) -> Any:
         """A core batch of given rows, beside the stream."""
         return self.engine.get(rows, TIMEOUT_S)
@@ -293,7 +302,7 @@ class EngineHandle:
         """The engine's counters, `reuse`, and where files are remote `fetch`."""
         stats = self.engine.stats()
         fetch = {name: stats.pop(at) for name, at in FETCH_COUNTERS.items()}
-        if any(isinstance(path, RemotePath) for path in self.layout.paths):
+        if self.is_remote:
             stats["fetch"] = {**client_counters(self.layout.paths), **fetch}
         stats["reuse"] = stats["delivered"] / max(1, stats["decoded"])
         return stats

@@ -21,6 +21,8 @@ FETCH_COUNTERS = {  # of stats()["fetch"]: the engine's own
     "bytes_cached": "fetch_cached",
     "bytes_ahead": "read_ahead_bytes",
     "parts": "fetches",
+    "pending": "fetch_pending",
+    "foreseen": "fetch_foreseen",
     "evicted": "fetch_evicted",
     "again": "fetch_again",
     "fetch_s": "fetch_s",

@@ -220,11 +220,32 @@ class Loader:
         self._iterator = iterator
         return iterator
 
+    def _feed(self, epoch: int, done: int) -> Any:
+        share = Share(self.batch_size, *self._rank())
+        return self._source.feed(epoch, done, self._order(), share, self.drop_last, self._repeat)
+
+    def _expect(self, handle: EngineHandle, epoch: int, done: int) -> bool:
+        """Near the end of an epoch: tell what the next one begins with. True: it need not be told
+        any more. A sampler is not asked before its epoch begins.
+        """
+        silent = self._repeat or isinstance(self._source, SamplerSource) or epoch + 1 >= 2**32
+        if silent or not handle.is_remote:
+            return True
+        batches = handle.prefetch_batches + 1
+        if done + batches * self._size < self._source.total:
+            return False
+        feed = self._feed(epoch + 1, 0)
+        found = [feed.next() for _ in range(batches)]
+        rows = [batch[0] for batch in found if batch is not None]
+        if rows:
+            handle.expect(np.concatenate(rows))
+        return True
+
     def _begin(self, handle: EngineHandle, epoch: int, done: int) -> None:
         """Start the stream of one epoch's rest."""
         source, params, size = self._source, self._order(), self._size
         share = Share(self.batch_size, *self._rank())
-        feed = source.feed(epoch, done, params, share, self.drop_last, self._repeat)
+        feed = self._feed(epoch, done)
         left = max(0, source.total - done) % size
         short = left and left < share.world and not (self.drop_last or self._repeat)
         self._repeated = share.world - left if short else 0
@@ -353,6 +374,7 @@ class _Batches:
         self.loader, self.epoch, self.handle = loader, epoch, handle
         self.done = done  # samples of the epoch that all ranks' consumers have
         self.ended = False
+        self._told = False  # the engine knows what comes after this pass
         self._pid = os.getpid()
         loader._begin(handle, epoch, done)
 
@@ -385,6 +407,7 @@ class _Batches:
             self.done = min(source.total, self.done + loader._size)
         else:
             self.done = source.done(self.epoch, found[1])
+        self._told = self._told or loader._expect(self.handle, self.epoch, self.done)
         return values
 
     def _epoch_of(self, done: int) -> int:

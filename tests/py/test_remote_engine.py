@@ -6,6 +6,7 @@ import functools
 import re
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -289,6 +290,24 @@ def test_state_goes_on_where_it_was(server):
     with Loader(STREAM("t/x", str(ROOT), **OPTIONS), 16) as loader:
         loader.load_state_dict(state)
         assert head + digests(loader) == local(STREAM)[0]
+
+
+@pytest.mark.parametrize("order", ["stream, short units", "map uniform"])
+def test_the_end_of_an_epoch_reads_ahead(server, order):
+    """The next epoch's first batch needs no server, though only one batch was read before."""
+    kind, options, load = ORDERS[order]
+    data = {**OPTIONS, **options, "storage_options": storage(network_timeout=1.0)}
+    want = run(kind, str(ROOT), 2, {**load, "batch_size": 4}, **options)[1][0]
+    dataset = kind("t/x", server.url("/set"), **data)
+    with Loader(dataset, 4, num_threads=1, prefetch_batches=1, **load) as loader:
+        loader.load_state_dict(loader.state_for_step(len(loader) - 1))
+        batches = iter(loader)
+        next(batches)
+        assert next(batches, None) is None
+        while not loader.stats()["fetch"]["foreseen"] or loader.stats()["fetch"]["pending"]:
+            time.sleep(0.01)
+        server.fault("s503", None)
+        assert digest(next(iter(loader))) == want
 
 
 def test_a_set_that_is_read_twice_at_once(server):
