@@ -7,7 +7,7 @@
 
 /* The sum of `len` more bytes after those whose sum is `sum` (0 for none). Uses the CPU's own
  * instruction where there is one. Owner: data is borrowed. Thread: any. Blocks: never. Cost: about
- * 0.1 ns per byte, 1 ns without the instruction. Errors: none; len = 0 gives `sum`. */
+ * 0.05 ns per byte, 1 ns without the instruction. Errors: none; len = 0 gives `sum`. */
 uint32_t rp_crc32c(uint32_t sum, const void *data, size_t len);
 
 /* The same by tables alone, on every CPU: the reference. Owner: data is borrowed. Thread: any.
