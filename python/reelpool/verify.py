@@ -251,6 +251,8 @@ def _place(
 
 def _bring(meta: Any, episodes: Iterable[int] | None, level: str) -> None:
     """Copy what is to be read of a remote dataset: its tables, and above "meta" its videos."""
+    if meta._remote is None and meta._hub is None:
+        return
     from .hub_files import bring_files
     from .remote_root_hub import HubRoot
 

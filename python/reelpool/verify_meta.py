@@ -171,7 +171,7 @@ def _check_segments(meta: Any, chosen: np.ndarray, report: Report) -> None:
         named = f"videos/{key}/to_timestamp" in meta.episodes.column_names
         length = columns.length / meta.fps
         wrong = np.abs(stop - start - length) > 1.5 * step if named else np.zeros(len(start), bool)
-        for number in np.intersect1d(np.flatnonzero(wrong), chosen).tolist():
+        for number in chosen[wrong[chosen]].tolist():
             report.faults.append(
                 Fault("meta", f"its video runs from {start[number]:.4f} to {stop[number]:.4f} s, "
                       f"its {columns.length[number]} frames take {length[number]:.4f} s",
@@ -199,12 +199,12 @@ def _check_files(meta: Any, chosen: np.ndarray, report: Report) -> set[int]:
     """Every file is there; the numbers of the data files that are not."""
     columns = meta._columns
     missing = set()
-    for file_id in np.unique(columns.data_file_id[chosen]).tolist():
+    for file_id in distinct(columns.data_file_id[chosen]):
         numbers = chosen[columns.data_file_id[chosen] == file_id]
         if not _is_there(meta, columns.data_files[file_id], numbers, None, report):
             missing.add(file_id)
     for key, video in columns.video.items():
-        for file_id in np.unique(video.file_id[chosen]).tolist():
+        for file_id in distinct(video.file_id[chosen]):
             numbers = chosen[video.file_id[chosen] == file_id]
             _is_there(meta, columns.video_files[file_id], numbers, key, report)
     return missing
@@ -222,6 +222,11 @@ def _is_there(meta: Any, rel: str, numbers: np.ndarray, camera: str | None, repo
         )  # fmt: skip
         return False
     return True
+
+
+def distinct(ids: np.ndarray) -> list[int]:
+    """The numbers of files among `ids`, ascending: np.unique would load numpy.ma for them."""
+    return np.flatnonzero(np.bincount(ids)).tolist()
 
 
 def span(numbers: np.ndarray) -> str:

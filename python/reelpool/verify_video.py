@@ -16,7 +16,7 @@ from . import sums
 from .engine import load_core, picture_size
 from .errors import FormatError, ReelpoolError, StorageError
 from .verify import Fault, Report, collecting, fault_of
-from .verify_meta import span
+from .verify_meta import distinct, span
 from .verify_mp4 import durations
 from .video import VideoDecoder
 
@@ -349,7 +349,7 @@ def check_files(
     """Check the video files of the chosen episodes; adds to `report`."""
     files = []
     for camera, video in meta._columns.video.items():
-        for file_id in np.unique(video.file_id[chosen]).tolist():
+        for file_id in distinct(video.file_id[chosen]):
             try:
                 files.append(VideoFile(meta, camera, file_id, chosen))
             except ReelpoolError:

@@ -13,7 +13,8 @@ import time
 
 import pytest
 from convert_sets import tree, write_clips
-from reelpool.convert import durable, work
+from reelpool import env
+from reelpool.convert import durable, run, work
 from reelpool.convert.job import Job, Options
 from reelpool.convert.run import convert
 from reelpool.convert.source import Source
@@ -400,6 +401,25 @@ def test_a_killed_worker_process_is_an_error(tmp_path, reference, monkeypatch):
         convert(options(root), processes=2)
     monkeypatch.undo()
     assert convert(options(root), processes=2).files == 10
+
+
+@pytest.mark.parametrize("cpus, wanted, most", [(2, 6, 2), (3, 2, 2), (64, 64, 10)])
+def test_no_more_processes_than_cpus_or_items(tmp_path, reference, monkeypatch, cpus, wanted, most):
+    """And the same bytes. The 10 files are the phase with the most items; scans are 6 at most."""
+    source, files = reference
+    root = shutil.copytree(source, tmp_path / "arm")
+    monkeypatch.setattr(env, "granted_cpus", lambda: cpus)
+    begun, real = [], run._Processes.__init__
+
+    def count(self, job, items, step, count, threads):
+        begun.append(count)
+        real(self, job, items, step, count, threads)
+        assert len(self._workers) == count
+
+    monkeypatch.setattr(run._Processes, "__init__", count)
+    result = convert(options(root, episodes_per_batch=1), processes=wanted)
+    assert result.workers == max(begun) == most and min(begun) <= 6
+    assert tree(root) == files
 
 
 def test_records_that_a_power_cut_emptied_are_made_again(tmp_path, reference):

@@ -66,7 +66,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = many.add_argument
     add("--orchestrate", action="store_true",
         help="work by processes; the same command on further hosts joins in")  # fmt: skip
-    add("--num_workers", type=_count, metavar="N", help="processes here (default: the CPUs)")
+    add("--num_workers", type=_count, metavar="N",
+        help="most processes at once here; never more than the CPUs or the items of work "
+        "(default: the CPUs)")  # fmt: skip
     add("--episodes_per_batch", type=_count, default=25, metavar="N",
         help="episodes read and checked as one item of work (default: 25)")  # fmt: skip
     add("--work_dir", type=Path, help="plan and state (default: _work/NAME beside the dataset)")
@@ -131,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
         engines.run_on_ray(options, *(getattr(args, name) for name in _OF_RAY))
     result = _convert(args, options)
     document = {k: str(v) if isinstance(v, Path) else v for k, v in vars(result).items()}
-    text = _summary(result)
+    text = _summary(result, args.num_workers if args.orchestrate else None)
     if push:
         document["commit"] = hub.push(repo_id, result.target, args.branch)
         text += f"\nPushed to {repo_id}, commit {document['commit']}, tag v3.0"
@@ -231,7 +233,8 @@ def _progress(phase: str, done: int, total: int, spent_s: float) -> str:
     return f"{phase}: {done / 1e6:.0f} of {total / 1e6:.0f} MB{rate}{left}"
 
 
-def _summary(result: Result) -> str:
+def _summary(result: Result, wanted: int | None) -> str:
+    """What came of it; `wanted`: worker processes that were asked for."""
     if result.already:
         return f"{result.target} is v3.0"
     rate = result.input_bytes / 1e6 / max(result.seconds, 1e-9)
@@ -240,6 +243,11 @@ def _summary(result: Result) -> str:
         f"  {result.files} data and video files from {result.input_bytes / 1e6:.1f} MB "
         f"in {result.seconds:.2f} s ({rate:.0f} MB/s), checked",
     ]
+    if wanted is not None and result.workers < wanted:
+        lines.append(
+            f"  Worker processes at once: {result.workers}, of {wanted} allowed "
+            f"(CPUs here: {env.granted_cpus()}; each makes one file at a time)"
+        )
     lines += [f"  Note: {note}" for note in result.notes]
     if result.old is not None:
         lines += [

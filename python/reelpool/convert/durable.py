@@ -54,7 +54,7 @@ def sync(path: str | os.PathLike[str]) -> None:
 def publish(part: Path, path: Path, named: bool = True, synced: bool = False) -> None:
     """Give a finished file its name. Both must lie in one folder. Blocks until it is on disk;
     with `named` False its name may be lost with the power, never found on an unfinished file.
-    `synced`: its bytes are on the disk already.
+    `synced`: its bytes are on the disk already, or the caller brings them there.
     """
     if not synced:
         sync(part)

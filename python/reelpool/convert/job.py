@@ -384,7 +384,8 @@ class Job:
         with storing(built):
             with ThreadPoolExecutor(_SYNCS) as threads:  # the file system joins their commits
                 folders = [built, *(p for p in built.rglob("*") if p.is_dir())]
-                list(threads.map(sync, folders))
+                files = [*(built / "meta").rglob("*"), *built.iterdir()]
+                list(threads.map(sync, folders + [p for p in files if p.is_file()]))
             if options.out is None:
                 swap.swap(options.target, built, options.old)
             else:

@@ -28,23 +28,23 @@ _CARRIED = ("README.md", "LICENSE*", "NOTICE*", ".gitattributes")
 def write_meta(
     source: Source, root: Path, outputs: list[Output], records: dict[str, Any], sizes: dict
 ) -> None:
-    """Write all of `meta/` below `root`: `records` of the video items by name. The caller syncs
-    the folders. Raises StorageError.
+    """Write all of `meta/` below `root`: `records` of the video items by name. The caller brings
+    files and folders to the disk. Raises StorageError.
     """
     with storing(root):
         (root / "meta").mkdir(parents=True, exist_ok=True)
-        write_json(root / INFO_FILE, new_info(source, sizes), indent=4, named=False)
+        write_json(root / INFO_FILE, new_info(source, sizes), indent=4, named=False, synced=True)
         _write_table(_tasks_table(source), root / "meta/tasks.parquet")
         _write_episodes(source, root, outputs, records)
         stats = new_stats(source)
         if stats is not None:
-            write_json(root / STATS_FILE, stats, indent=4, named=False)
+            write_json(root / STATS_FILE, stats, indent=4, named=False, synced=True)
         for pattern in _CARRIED:
             for path in sorted(source.files.path.glob(pattern)):
-                if path.is_file() and not (root / path.name).exists():
+                if path.is_file():
                     part = root / (path.name + PART)
                     shutil.copyfile(path, part)
-                    publish(part, root / path.name, named=False)
+                    publish(part, root / path.name, named=False, synced=True)
 
 
 def new_info(source: Source, sizes: dict) -> dict:
@@ -122,7 +122,7 @@ def _write_table(table: pa.Table, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + PART)
     pq.write_table(table, part, compression="snappy")
-    publish(part, path, named=False)
+    publish(part, path, named=False, synced=True)
 
 
 def _write_episodes(

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .. import verify
+from .. import env, verify
 from ..errors import ReelpoolError, StateError, make_error
 from . import plan
 from .job import Job, Options, Outdated
@@ -51,6 +51,7 @@ class Result:
     files: int = 0
     input_bytes: int = 0
     seconds: float = 0.0
+    workers: int = 1  # threads or processes of a phase that ran at once here, at most
     notes: tuple[str, ...] = ()
     phases: dict[str, float] = dataclasses.field(default_factory=dict)  # seconds of each
 
@@ -63,7 +64,8 @@ def convert(
 ) -> Result:
     """Convert a dataset, or help other processes to.
 
-    `processes` 0: `threads` threads of this process; else that many processes of `threads` each.
+    `processes` 0: `threads` threads of this process; else up to that many processes of `threads`
+    each: no more than the CPUs granted, as more only take turns, nor than a phase has items.
     Returns when the v3.0 dataset is in place, whoever put it there. Raises FormatError naming every
     bad episode, StateError, StorageError, DatasetChangedError; finished files are kept then.
     """
@@ -79,9 +81,10 @@ def convert(
         progress(phase, done, total)
 
     job = Job(options)
+    pool = _Pool(job, threads, min(processes, env.granted_cpus()))
     try:
         if job.begin():
-            _run_phases(job, threads, processes, timed, at_end=True)
+            _run_phases(job, pool, timed, at_end=True)
         if not job.outputs():  # there was nothing to do, or another process was faster
             old = options.old if options.out is None and options.old.exists() else None
             return Result(options.target, old, already=True)
@@ -95,6 +98,7 @@ def convert(
             frames=int(source.columns.length.sum()),
             files=len(outputs),
             input_bytes=sum(o.size for o in outputs),
+            workers=pool.most,
             seconds=ends[-1] - begun,
             phases={name: end - phases[name] for name, end in zip(phases, ends)},
             notes=tuple(job.notes),
@@ -108,7 +112,7 @@ def help_along(options: Options, threads: int, at_end: bool) -> None:
     job = Job(options)
     try:
         if not job.complete() and job.begin():
-            _run_phases(job, threads, 0, lambda phase, done, total: None, at_end)
+            _run_phases(job, _Pool(job, threads, 0), lambda phase, done, total: None, at_end)
     finally:
         job.folder.close()
 
@@ -130,10 +134,9 @@ def dry_run(options: Options, threads: int = 1) -> tuple[dict, list[plan.Output]
     return manifest, plan.outputs_of(manifest)
 
 
-def _run_phases(job: Job, threads: int, processes: int, progress: Progress, at_end: bool) -> None:
+def _run_phases(job: Job, pool: _Pool, progress: Progress, at_end: bool) -> None:
     for attempt in range(_ATTEMPTS):
         try:
-            pool = _Pool(job, threads, processes)
             pool.run(job.scan_steps(), job.scan, _reporter("read", job.scan_sizes(), progress))
             if job.overtaken():
                 return
@@ -191,18 +194,23 @@ class _Pool:
         self._job = job
         self._threads = max(1, threads)
         self._processes = processes
+        self.most = 0  # workers of a phase so far
 
     def run(
         self, items: list[str], step: Callable[[str], None], report: Callable[[set[str]], None]
     ) -> None:
         """Return when all items are done. The first error of a worker stops all, and is raised."""
         job = self._job
+        done = job.folder.done_items()
+        left = sum(item not in done for item in items)
+        count = max(1, min(self._processes or self._threads, left))
+        self.most = max(self.most, count)
         if self._processes:
-            workers: Any = _Processes(job, items, step, self._processes, self._threads)
+            workers: Any = _Processes(job, items, step, count, self._threads)
         else:
-            workers = _Threads(job, items, step, self._threads)
+            workers = _Threads(job, items, step, count)
         try:
-            report(job.folder.done_items())
+            report(done)
             while not workers.wait(_POLL_S):
                 report(job.folder.done_items())
         finally:
@@ -260,7 +268,7 @@ class _Processes:
         context = multiprocessing.get_context("fork")
         self._errors: list[BaseException] = []
         self._workers: list[tuple[Any, Any]] = []
-        for _ in range(min(count, len(items))):
+        for _ in range(count):
             ours, theirs = context.Pipe(duplex=False)
             arguments = (job, items, step, threads, theirs, os.getpid())
             process = context.Process(target=_process_main, args=arguments, daemon=True)

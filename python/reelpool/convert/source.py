@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from .. import metadata_v21
@@ -187,7 +186,8 @@ class Source:
         """Columns of the data files, as the first episode has them."""
         rel = self.data_file(0)
         try:
-            found = pq.read_schema(self.files.resolve(rel)).remove_metadata()
+            self._first = pq.read_metadata(self.files.resolve(rel))
+            found = self._first.schema.to_arrow_schema().remove_metadata()
         except (pa.ArrowException, OSError) as error:
             raise bad_episodes(self.name, [(0, f"{rel}: {error}")]) from error
         wanted = [k for k, f in self.info.features.items() if f["dtype"] != "video"]
@@ -196,6 +196,12 @@ class Source:
             text = f"{rel}: no column {', '.join(missing)}"
             raise make_error(FormatError, text, file=rel, dataset=self.name)
         return found
+
+    def _as_first(self, meta: pq.FileMetaData) -> bool:
+        """Whether a table's columns are those of `schema`, in a quick way: no may mean yes."""
+        _ = self.schema  # sets _first
+        same = meta.schema.equals(self._first.schema)
+        return same and _arrow_types(meta) == _arrow_types(self._first)
 
     def open_table(self, episode: int) -> tuple[pq.ParquetFile, int, str]:
         """(the episode's table, its bytes, their SHA-256); a small file is read once."""
@@ -223,7 +229,8 @@ class Source:
         if not pa.types.is_struct(kind) or sorted(names) != ["bytes", "path"]:
             return table
         column = table.column(key)
-        if pc.struct_field(column, "bytes").null_count == 0:
+        held = names.index("bytes")
+        if not any(chunk.flatten()[held].null_count for chunk in column.chunks):
             return table
         cells = column.to_pylist()
         for cell in cells:
@@ -254,12 +261,13 @@ class Source:
             length = int(self.columns.length[episode])
             if meta.num_rows != length:
                 raise _Fault(f"{meta.num_rows} rows, episodes.jsonl says {length}")
-            names = file.schema_arrow.names
-            if sorted(names) != sorted(self.schema.names):
-                odd = sorted(set(names) ^ set(self.schema.names))
-                raise _Fault(f"other columns than episode 0: {', '.join(odd)}")
-            if file.schema_arrow.remove_metadata() != self.schema:
-                self.rows_of(file)  # other types: can they be cast?
+            if not self._as_first(meta):
+                found = file.schema_arrow.remove_metadata()
+                if sorted(found.names) != sorted(self.schema.names):
+                    odd = sorted(set(found.names) ^ set(self.schema.names))
+                    raise _Fault(f"other columns than episode 0: {', '.join(odd)}")
+                if found != self.schema:
+                    self.rows_of(file)  # other types: can they be cast?
             stamps = self._check_numbers(file, episode)
             groups = (meta.row_group(i) for i in range(meta.num_row_groups))
             # What LeRobot counts when it fills files.
@@ -331,12 +339,18 @@ class _Fault(Exception):
     """Something wrong with one file of one episode."""
 
 
+def _arrow_types(meta: pq.FileMetaData) -> bytes | None:
+    """What tells columns of Arrow apart that Parquet stores alike."""
+    return (meta.metadata or {}).get(b"ARROW:schema")
+
+
 def _numbers(column: pa.ChunkedArray) -> np.ndarray:
     """One number per row; lists of one are accepted."""
     if column.null_count:
         raise _Fault("a null among its numbers")
     if pa.types.is_list(column.type) or pa.types.is_fixed_size_list(column.type):
-        column = pc.list_flatten(column)
+        flat = [chunk.flatten() for chunk in column.chunks]
+        column = pa.chunked_array(flat, column.type.value_type)
     return flat_numbers(column)
 
 
