@@ -22,15 +22,16 @@ VERBS = {
 }
 
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+def parser(words: Sequence[str] = tuple(VERBS)) -> argparse.ArgumentParser:
+    """The command line; of the verbs among `words` with their options, whose modules are loaded."""
     top = console.Parser(prog="reelpool", description="Batches from LeRobot video datasets.")
     top.add_argument("--version", action="store_true", help="print the version and exit")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", parser_class=console.Parser)
     for name, text in VERBS.items():
         verb = verbs.add_parser(name, help=text, description=text.capitalize() + ".",
                                 parents=[console.common_options()])  # fmt: skip
-        importlib.import_module(f".cli.{name}", __package__).add_options(verb)
+        if name in words:
+            importlib.import_module(f".cli.{name}", __package__).add_options(verb)
     return top
 
 
@@ -38,14 +39,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb. The exit status: 0 ok, 1 check failed, 2 usage, 3 unusable, 130 Ctrl-C."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        args = parser().parse_args(words)
+        args = parser(words).parse_args(words)
     except SystemExit as end:  # argparse: 0 after --help, 2 on a wrong option
         return int(end.code or 0)
     if args.version:
         print(version())
         return console.OK
     if args.verb is None:
-        parser().print_help(sys.stderr)
+        parser(()).print_help(sys.stderr)
         return console.USAGE
     level = logging.INFO if args.verbose else env.log_level() or logging.WARNING
     logging.basicConfig(level=level, stream=sys.stderr, format="%(name)s: %(message)s")
