@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import re
+import sys
 from pathlib import Path
 
 logger = logging.getLogger("reelpool")
@@ -109,6 +110,17 @@ def hf_hub_cache() -> Path:
 def hf_endpoint() -> str:
     """HF_ENDPOINT, else the Hub's address; without a slash at the end."""
     return (os.environ.get("HF_ENDPOINT", "").strip() or "https://huggingface.co").rstrip("/")
+
+
+def hub_token() -> str | None:
+    """HF_TOKEN or HUGGING_FACE_HUB_TOKEN, without line breaks; None where neither says anything."""
+    text = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN") or ""
+    return text.replace("\r", "").replace("\n", "").strip() or None
+
+
+def hub_token_is_made() -> bool:
+    """True if huggingface_hub may get a token by asking for one: trusted publishers, Colab."""
+    return "HF_OIDC_RESOURCE" in os.environ or "google.colab" in sys.modules
 
 
 def hub_implicit_token_disabled() -> bool:

@@ -7,15 +7,14 @@ is, the rest of `meta/` is.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from . import env
@@ -37,8 +36,12 @@ from .hub_calls import (
     Failure,
     quiet_logs,
 )
+from .hub_place import alone, bar_class, stored_token, switched_off
 from .remote_options import Options, parse_options
 from .roots import INFO_FILE, check_path
+
+if TYPE_CHECKING:
+    from .hub_cold import ColdStart
 
 logger = logging.getLogger("reelpool")
 
@@ -87,6 +90,7 @@ class Hub:
         self._plain = parts.scheme == "http" and not _is_loopback(parts.hostname or "")
         self._token = token
         self._caller = Caller(self.what, self._origin, self.options.network_timeout)
+        self._cold: ColdStart | None = None
 
     @property
     def offline(self) -> bool:
@@ -104,6 +108,11 @@ class Hub:
         """The commit behind the revision: one request; none for a commit, two for None."""
         if self.revision is not None and COMMIT.fullmatch(self.revision):
             return self.revision
+        cold = self.cold()
+        found = cold and cold.pin(self.revision, self._choose)
+        if found and COMMIT.fullmatch(found[1]):
+            return self._pinned(*found)
+        self._caller.spent = cold.seconds if cold else 0.0
         name = self.revision or self._newest()
         info = self._ask(
             f"revision {name}",
@@ -111,10 +120,13 @@ class Hub:
         )
         if not COMMIT.fullmatch(str(info.sha)):
             raise self._error(RemoteError, "its answer has no commit: this is no Hub endpoint")
-        if info.id != self.repo_id:
-            logger.warning("%s is called %s now: use that name", self.repo_id, info.id)
+        return self._pinned(name, info.sha, info.id)
+
+    def _pinned(self, name: str, commit: str, repo_id: Any) -> str:
+        if repo_id != self.repo_id and isinstance(repo_id, str):
+            logger.warning("%s is called %s now: use that name", self.repo_id, repo_id)
         self._name = name
-        return info.sha
+        return commit
 
     _name: str | None = None
 
@@ -123,7 +135,10 @@ class Hub:
         refs = self._ask(
             "branches and tags", lambda api: api.list_repo_refs(self.repo_id, repo_type="dataset")
         )
-        names = {ref.name for ref in [*refs.branches, *refs.tags]}
+        return self._choose({ref.name for ref in [*refs.branches, *refs.tags]})
+
+    def _choose(self, names: set[str]) -> str:
+        """As `_newest`, of all names there are."""
         threes = [(int(m[1]), n) for n in names if (m := re.fullmatch(r"v3\.(\d{1,4})", n))]
         found = [name for minor, name in sorted(threes, reverse=True) if minor <= 0]
         found += [name for name in FALLBACKS if name in names]
@@ -158,16 +173,41 @@ class Hub:
         if self.offline:
             where = self.folder or f"{self.cache} or {env.hf_hub_cache()}"
             raise self._offline(f"no copy of {self.repo_id} in {where}", [])
-        with self._alone():
+        with self.alone():
             there = found()
             if there:
                 return there
             commit = commit or self.pin()
+            cold = self.cold()
+            if cold is not None and self._came_whole(cold, commit):
+                self._note_revision(commit)
+                return cold.place(commit).folder, commit
             listed = self._meta_files(commit)
             folder = self._bring(commit, ["meta/*"], [r for r in listed if r != INFO_FILE])
             self._bring(commit, [INFO_FILE], [INFO_FILE])
             self._note_revision(commit)
         return folder, commit
+
+    def cold(self) -> ColdStart | None:
+        """The short way to this dataset's files; None where huggingface_hub goes the long one: for
+        downloads into a folder, and once the short one gave nothing.
+        """
+        if self.folder is not None or self.offline or switched_off():
+            return None
+        if self._cold is None:
+            from .hub_cold import ColdStart
+
+            self._cold = ColdStart(self)
+        return None if self._cold.broken else self._cold
+
+    def _came_whole(self, cold: ColdStart, commit: str) -> bool:
+        try:
+            return cold.metadata(commit, self._name)
+        except OSError as error:
+            if isinstance(error, RemoteError):
+                raise
+            logger.debug("%s", error)  # huggingface_hub meets it, too, and says so
+            return False
 
     def _meta_files(self, commit: str) -> list[str]:
         """The files of meta/ at a commit. NotFoundError if info.json is not among them."""
@@ -214,7 +254,7 @@ class Hub:
 
         whole: `wanted` is all of data/ and videos/; again: ask for those that are there, too.
         """
-        with self._alone():
+        with self.alone():
             missing = [rel for rel in wanted if again or not (folder / rel).exists()]
             if not missing:
                 return
@@ -272,7 +312,7 @@ class Hub:
             return snapshot_download(
                 self.repo_id, repo_type="dataset", revision=commit, allow_patterns=patterns,
                 ignore_patterns=but, endpoint=self.endpoint, token=token, library_name="reelpool",
-                tqdm_class=_bar_class(beat, show), **place,
+                tqdm_class=bar_class(beat, show), **place,
             )  # fmt: skip
 
         what = patterns[0] if len(patterns) == 1 else f"{len(patterns)} files"
@@ -318,34 +358,20 @@ class Hub:
         except OSError as error:
             raise self._disk(error) from None
 
-    # -- one process at a time --
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """The processes of a node that want this dataset in this place go one after the other."""
-        from huggingface_hub.utils import WeakFileLock
-
-        quiet_logs()
+    def alone(self) -> Any:
+        """A context: the processes of a node that want this dataset in this place go one after the
+        other.
+        """
         place = os.path.realpath(self.folder or self.cache)
-        name = hashlib.sha256(f"{self._origin} {self.repo_id} {place}".encode()).hexdigest()[:32]
-        locks = env.cache_dir() / "lock"
         try:
-            locks.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = WeakFileLock(locks / f"{name}.lock")
-            lock.__enter__()
+            return alone(f"{self._origin} {self.repo_id} {place}")
         except OSError as error:
             raise self._disk(error) from None
-        try:
-            yield
-        finally:
-            lock.__exit__(None, None, None)
 
     # -- tokens --
 
     def _checked_token(self) -> str | bool | None:
         """The token to send: only over TLS, or to this machine, or where plain http is allowed."""
-        from huggingface_hub import get_token
-
         parts = urlsplit(self.endpoint)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
             raise ValueError("HF_ENDPOINT must be http(s)://host[:port]")
@@ -355,7 +381,7 @@ class Hub:
         if token is False or (token is None and env.hub_implicit_token_disabled()):
             return False
         if not isinstance(token, str):
-            stored = get_token()
+            stored = stored_token()
             if not stored:
                 return token if token else False
             token = stored
@@ -431,6 +457,13 @@ class Hub:
             **coords,
         )  # fmt: skip
 
+    def other_bytes(self, rel: str, commit: str) -> BaseException:
+        """That a file came, again and again, with other bytes than its commit lists."""
+        return self._error(
+            RemoteError, f"{rel} came with other bytes than commit {commit[:12]} lists",
+            "  A proxy or a mirror changes files: check HF_ENDPOINT and HTTPS_PROXY", file=rel,
+        )  # fmt: skip
+
     def _disk(self, error: OSError) -> BaseException:
         what = f"{error.filename or self.cache}: {error.strerror or error}"
         return make_error(
@@ -462,24 +495,3 @@ def _is_loopback(host: str) -> bool:
 def _escaped(rel: str) -> str:
     """A path as a pattern that matches it alone."""
     return re.sub(r"([*?\[])", r"[\1]", rel)
-
-
-def _bar_class(beat: Beat, show: bool) -> type:
-    """A progress bar that tells `beat` of every step."""
-    from huggingface_hub.utils import tqdm
-
-    class Bar(tqdm):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            if not show:
-                kwargs["disable"] = True
-            self._counts_bytes = kwargs.get("unit") == "B"  # a silent bar keeps no unit
-            super().__init__(*args, **kwargs)
-
-        def update(self, n: float | None = 1) -> bool | None:
-            if self._counts_bytes:
-                beat(size=int(n or 0))
-            else:
-                beat(files=int(n or 0))
-            return super().update(n)
-
-    return Bar

@@ -213,6 +213,7 @@ class Caller:
     def __init__(self, what: str, origin: str, timeout: float) -> None:
         self.what, self.origin, self.timeout = what, origin, timeout
         self._answered = False
+        self.spent = 0.0  # seconds that were waited for an answer before the first call
 
     def call(
         self,
@@ -227,7 +228,8 @@ class Caller:
         the Failure that is final; raises RemoteTimeoutError when nothing came for the deadline. A
         try that gets no further than one before it brought nothing.
         """
-        begun, tries, rounds, in_a_row = time.monotonic(), 0, 0, 0
+        begun, tries, rounds, in_a_row = time.monotonic() - self.spent, 0, 0, 0
+        self.spent = 0.0
         failure: Failure | None = None
         best = (0, 0)
         while True:

@@ -38,6 +38,8 @@ class RemoteFiles:
     with somebody else's.
     """
 
+    mode = 0o600  # of copies, and of the folders they are in with x for r
+
     def __init__(
         self,
         root: str,
@@ -143,8 +145,9 @@ class RemoteFiles:
                 file=url,
             )
         try:
-            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with _unfinished(target) as file:
+            folders = self.mode | (self.mode & 0o444) >> 2
+            target.parent.mkdir(mode=folders, parents=True, exist_ok=True)
+            with _unfinished(target, self.mode) as file:
                 if file is not None:
                     self._fill(file, url, info)
                     os.replace(target.parent / _part(target), target)
@@ -191,13 +194,13 @@ def _write(file: int, data: bytearray, at: int) -> None:
 
 
 @contextlib.contextmanager
-def _unfinished(target: Path) -> Iterator[int | None]:
+def _unfinished(target: Path, mode: int) -> Iterator[int | None]:
     """A descriptor of the copy in the making, held by this process alone; None: another was faster
     and the copy is there.
     """
     path = target.parent / _part(target)
     while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
             if target.is_file():

@@ -161,6 +161,18 @@ class ClientBox:
 _boxes: weakref.WeakValueDictionary[Any, ClientBox] = weakref.WeakValueDictionary()
 
 
+def shared_box(key: Any, keywords: Callable[[], dict[str, Any]]) -> tuple[ClientBox, bool]:
+    """The client that roots with this key have in common, for as long as one of them keeps it; and
+    whether it was made now, with the given keywords.
+    """
+    box = _boxes.get(key)
+    if box is not None:
+        return box, False
+    given = keywords() | {"url_cache": str(env.cache_dir() / "url")}
+    box = _boxes[key] = ClientBox({k: v for k, v in given.items() if v is not None})
+    return box, True
+
+
 class RemoteRoot:
     """A dataset behind a URL. `url` is canonical and holds no secret; `path` says the same to
     whoever joins file names to it. Nothing is asked before a method needs it.
@@ -232,17 +244,15 @@ class RemoteRoot:
         with self._lock:
             if self._box is None:
                 key = self._shared()
-                box = None if key is None else _boxes.get(key)
-                if box is None:
+                if key is not None:
+                    self._box = shared_box(key, self._keywords)[0]
+                else:
                     keywords = self._keywords()
                     keywords["url_cache"] = str(env.cache_dir() / "url")
                     if self._opening:
                         timeout = keywords["network_timeout"]
                         keywords["network_timeout"] = min(timeout, FIRST_ANSWER_S)
-                    box = ClientBox({k: v for k, v in keywords.items() if v is not None})
-                    if key is not None:
-                        _boxes[key] = box
-                self._box = box
+                    self._box = ClientBox({k: v for k, v in keywords.items() if v is not None})
             return self._box.get()
 
     def close(self) -> None:

@@ -10,10 +10,11 @@ from urllib.parse import quote
 
 from . import env
 from .errors import redact
+from .hub_cold import api_client_keywords
 from .remote_manifest import Entry
 from .remote_options import Options
 from .remote_root import RemoteRoot
-from .remote_root_hub import api_client_keywords, entries_of
+from .remote_root_hub import entries_of
 
 if TYPE_CHECKING:
     from .hub import Hub

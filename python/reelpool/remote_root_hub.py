@@ -12,15 +12,14 @@ from urllib.parse import quote
 
 from . import env
 from .errors import FormatError, NotFoundError, make_error
+from .hub_cold import api_client_keywords, client_key, commit_url
 from .remote_manifest import Entry, folder_of, make_entry
-from .remote_options import client_keywords
 from .remote_root import (
     RemoteRoot,
     RemoteVideo,
     cache_key,
     check_amount,
     check_kept,
-    origin_of,
 )
 from .roots import LocalRoot, check_path
 
@@ -49,15 +48,6 @@ def entries_of(listed: Sequence[Any], where: str) -> dict[str, Entry]:
     return found
 
 
-def api_client_keywords(url: str, hub: Hub) -> dict[str, Any]:
-    """Keywords of an HTTP client for files behind the Hub's API."""
-    keywords = client_keywords(url, hub.options)
-    token = hub.token()
-    if token is not None:
-        keywords |= {"token": token, "token_origin": origin_of(hub.endpoint)}
-    return keywords
-
-
 class HubRoot(LocalRoot, RemoteRoot):
     """`folder` holds the metadata and what else was downloaded of `commit`; video files that it
     lacks are looked for in other copies of the commit, then named by URL.
@@ -70,8 +60,7 @@ class HubRoot(LocalRoot, RemoteRoot):
         self.endpoint = hub.endpoint
         self._hub: Hub | None = hub
         self._token_wanted = hub.token_wanted
-        url = f"{hub.endpoint}/datasets/{hub.repo_id}/resolve/{commit}"
-        RemoteRoot.__init__(self, url, hub.options, commit)
+        RemoteRoot.__init__(self, commit_url(hub, commit), hub.options, commit)
         LocalRoot.__init__(self, folder)
 
     def _secrets(self) -> tuple[str, ...]:
@@ -96,7 +85,7 @@ class HubRoot(LocalRoot, RemoteRoot):
         return api_client_keywords(self.url, self.hub)
 
     def _shared(self) -> Any:
-        return ("hub", self.endpoint, self.hub.token(), self.options, *env.proxies().items())
+        return client_key(self.hub)
 
     def need_online(self, missing: Sequence[str]) -> None:
         """OfflineError if `missing` cannot be fetched because the network is switched off."""
@@ -108,7 +97,11 @@ class HubRoot(LocalRoot, RemoteRoot):
         return f"{self.url}/{quote(rel)}"
 
     def _list(self, folder: str) -> dict[str, Entry]:
-        return entries_of(self.hub.tree(self.commit, folder), "the Hub")
+        cold = self.hub.cold()
+        listed = cold.listing(self.commit, folder) if cold is not None else None
+        if listed is None:
+            return entries_of(self.hub.tree(self.commit, folder), "the Hub")
+        return listed
 
     def entry(self, rel: str) -> Entry:
         """Size and version of a file. NotFoundError if the commit has none such."""
@@ -179,6 +172,18 @@ class HubRoot(LocalRoot, RemoteRoot):
             LocalRoot.__init__(self, hub.metadata(self.commit)[0])
         hub.files(self.commit, wanted, self.path, whole, again)
 
+    def _bring(self, data: Sequence[str], videos: Sequence[str]) -> bool:
+        """Parquet files the short way; False where it is not open, or did not bring them all."""
+        hub = self.hub
+        cold, ours = hub.cold(), os.path.realpath(hub.cache) + "/"
+        if cold is None or not self.real.startswith(ours):
+            return False
+        known = [rel for rel in videos if self._manifest.entry(rel) and self._here(rel) is None]
+        with hub.alone():
+            missing = {r: self.entry(r) for r in data if not (self.path / r).exists()}
+            found = [v for v in map(self.video, known) if isinstance(v, RemoteVideo)]
+            return cold.bring(self.commit, missing, found)
+
     def prepare(self, data: Sequence[str], videos: Sequence[str]) -> None:
         """Download the Parquet files, list the videos that are not here. NotFoundError names one
         that the commit has not, UnsupportedMediaError says that data/ is too large.
@@ -188,7 +193,8 @@ class HubRoot(LocalRoot, RemoteRoot):
         if missing:
             size = sum(self.entry(rel).size for rel in missing)
             check_amount(f"{self.endpoint}/datasets/{self.repo_id}", size, self.options)
-            self.download(data)
+            if not self._bring(missing, videos):
+                self.download(data)
         absent = [rel for rel in videos if not self.exists(rel)]
         if self.options.is_offline:
             absent = [rel for rel in absent if self._here(rel) is None]

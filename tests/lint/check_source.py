@@ -49,7 +49,7 @@ LIBC = re.compile(
 PYTHON_LAW = {
     "torch": r"torch_bridge\.py|collation\.py|bench/.*",
     "pyarrow": r"(tables|metadata|image_cells)\w*\.py|convert/.*|bench/.*",
-    "huggingface_hub": r"hub\.py|convert/hub\.py",
+    "huggingface_hub": r"hub(_place)?\.py|convert/hub\.py",
     "lerobot": r"lerobot\.py|bench/.*",
 }
 ENVIRONMENT = r"env\.py|distributed\.py"

@@ -207,6 +207,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, answer: _Answer, fault: Fault | None) -> None:
         action = fault.action if fault is not None else ""
         body = answer.body
+        if action == "flip" and body:
+            body = bytes([body[0] ^ 1]) + body[1:]
         if action == "silent":
             self.server.hub.sleep(float(fault.value))
         if action in ("silent", "reset"):

@@ -77,7 +77,7 @@ class Fault:
     """What happens to requests whose "METHOD origin path" matches: `times` of them, or all."""
 
     pattern: re.Pattern[str]
-    action: str  # status, reset, cut, stall, silent, strip, page (HTML), call (a function first)
+    action: str  # status, reset, cut, stall, silent, strip, page (HTML), flip (one bit), call
     value: object = None
     headers: dict[str, str] = field(default_factory=dict)
     times: int | None = None

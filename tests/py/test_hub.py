@@ -22,7 +22,7 @@ ROWS = [0, 47, 48, 100, 183]
 
 def fetched(hub, pattern=""):
     """Files of data/ and videos/ that were resolved, by name, each as often as it was."""
-    lines = hub.requests(rf"HEAD api /datasets/.*/resolve/.*{pattern}")
+    lines = hub.requests(rf"(HEAD|GET) api /datasets/.*/resolve/.*{pattern}")
     paths = [line.partition("/resolve/")[2].partition("/")[2] for line in lines]
     return sorted(path for path in paths if not path.startswith("meta/"))
 

@@ -57,7 +57,7 @@ hurried = functools.partial(open_hub, storage_options={"network_timeout": 0.5})
         ("/tree/.*/meta", "status", 503, 1),
         ("GET cdn", "status", 403, 2),  # a signed URL that has run out
         ("GET cdn", "reset", None, 1),
-        ("HEAD api .*info.json", "status", 500, 1),
+        ("GET api .*info.json", "status", 500, 1),
         ("resolve-cache.*info.json", "cut", 100, 1),
     ],
 )
