@@ -9,7 +9,7 @@ import base64
 import html
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,17 @@ def nice_ticks(high: float, count: int = 5) -> list[float]:
     return [step * i for i in range(math.ceil(high / step - 1e-9) + 1)]
 
 
+def _beside(
+    x: Callable[[float], float], value: float, text: str, marks: Sequence[tuple[str, float]]
+) -> float:
+    """Where a bar's figure begins: behind its end, and behind a mark that would cross it."""
+    at = x(value) + 7
+    for _, mark in sorted(marks, key=lambda m: m[1]):
+        if at - 4 < x(mark) < at + _width(text):
+            at = x(mark) + 6
+    return at
+
+
 def svg_bars(
     title: str,
     unit: str,
@@ -106,8 +117,10 @@ def svg_bars(
                 f'<path d="M{x(low):.1f} {y + 10:.1f}H{x(high):.1f}M{x(low):.1f} {y + 6:.1f}v8'
                 f'M{x(high):.1f} {y + 6:.1f}v8" stroke="{INK}" fill="none"/>'
             )
-        value_at = x(max(high, value)) + 7
-        values.append(_text(value_at, y + 14, number(value), weight=600, halo=True))
+        values.append(
+            _text(_beside(x, max(high, value), number(value), marks), y + 14, number(value),
+                  weight=600, halo=True)
+        )  # fmt: skip
     for label, value in marks:
         parts.append(
             f'<path d="M{x(value):.1f} {top - 8}V{bottom:.1f}" stroke="{INK}" '

@@ -52,6 +52,18 @@ def test_svg_is_well_formed_and_inside_its_frame(name):
         assert max(numbers) <= max(width, height)
 
 
+def test_no_mark_crosses_the_figure_of_a_bar():
+    bars = [("a", value, value, value, 0) for value in (400.0, 700.0, 740.0, 760.0, 900.0)]
+    root = ElementTree.fromstring(pictures.svg_bars("t", "u", bars, [("floor", 750.0)]))
+    (mark,) = (e for e in root.iter(f"{SVG}path") if e.get("stroke-dasharray"))
+    at = float(re.match(r"M([\d.]+)", mark.get("d")).group(1))
+    figures = [e for e in root.iter(f"{SVG}text") if e.get("paint-order")]
+    assert [e.text for e in figures] == ["400", "700", "740", "760", "900"]
+    begins = [float(e.get("x")) for e in figures]
+    assert begins[0] + 3 * 12 * 0.6 < at  # far from the mark: beside its bar
+    assert all(begin > at for begin in begins[1:])
+
+
 def test_ticks_are_round_and_reach_the_top():
     for high in (0.003, 1.0, 7.0, 99.0, 1310.0):
         ticks = pictures.nice_ticks(high)

@@ -111,6 +111,7 @@ def test_the_chain_is_what_the_cluster_needs(fake, tmp_path, monkeypatch):
     assert two[-1].startswith("srun --export=ALL ")
     step = shlex.split(two[-1])
     assert "--cpus-per-task=12" in step  # srun does not inherit it
+    assert "--kill-on-bad-exit=0" in step  # a rank that dies leaves the others at work
     assert step[-3:-1] == ["bash", "-c"]
     assert step[-1].startswith("export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS && cd ")
     assert "--lerobot_python 'other python'" in step[-1]  # quoted for both shells

@@ -148,6 +148,23 @@ def test_a_killed_task_is_queued_again_and_goes_on_with_one_node(slurm, tmp_path
 
 
 @need_torch
+def test_a_killed_job_has_the_losses_of_one_that_nobody_stopped_to_the_bit(slurm, tmp_path):
+    same = ["--backend", "torch"]
+    calm = Job(slurm, tmp_path / "calm", *same, LAUNCHER="srun")
+    assert "is queued again" not in calm.complete()
+    job = Job(slurm, tmp_path / "killed", *same, LAUNCHER="srun")
+    job.wait_for_steps()
+    for process in job.processes():
+        os.kill(process, signal.SIGKILL)
+    job.begin_now()
+    text = job.complete()
+    assert "is queued again" in text and "2 -> 2 processes, 4 samples each" in text
+    curves = [[(x["step"], x["sha256"], x["loss"]) for x in log(j.output)] for j in (calm, job)]
+    assert len(curves[0]) == STEPS and curves[0] == curves[1]
+    assert len({loss for _, _, loss in curves[0]}) > STEPS // 2
+
+
+@need_torch
 def test_a_job_that_is_warned_and_then_preempted_goes_on(slurm, tmp_path, whole):
     never = ["--save_freq", 1000, "--backend", "torch"]  # what is saved, is saved by the signal
     job = Job(slurm, tmp_path / "out", *never, LAUNCHER="srun")

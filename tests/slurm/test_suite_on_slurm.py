@@ -88,14 +88,14 @@ def test_every_scenario_runs_as_a_chain_of_jobs(remote, copy, tmp_path):
 
 
 @pytest.fixture
-def streaming(slurm, copy, tmp_path):
+def streaming(slurm, tmp_path):
     """streaming(nodes, *options, **environment) -> number of a job of the launcher."""
 
     def submit(nodes, *options, **environment):
         return slurm(
             "sbatch", "--parsable", f"--nodes={nodes}", "--cpus-per-task=1", "--mem=2G",
             "--time=5", f"--output={tmp_path}/%j.out", STREAMING, "--repo_id", "you/set",
-            "--root", copy, *SHORT, *options, OUT_DIR=str(tmp_path / "out"), **environment,
+            *SHORT, *options, OUT_DIR=str(tmp_path / "out"), **environment,
         ).strip()  # fmt: skip
 
     return submit
@@ -109,20 +109,33 @@ def ended(slurm, number, tmp_path):
     return state, (tmp_path / f"{number}.out").read_text()
 
 
-@pytest.mark.parametrize("nodes, mode", [(1, "single"), (2, "sarm")])
-def test_the_streaming_launcher_leaves_a_folder_per_node(slurm, streaming, tmp_path, nodes, mode):
-    state, text = ended(slurm, streaming(nodes, "--mode", mode, "--source", "local"), tmp_path)
+WORK = [
+    (1, "single", "local"), (2, "sarm", "local"), (1, "sarm", "hub"), (2, "single", "bucket"),
+    (1, "sarm_action", "warmed_bucket"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("nodes, mode, source", WORK)
+def test_the_streaming_launcher_leaves_a_folder_per_node(
+    slurm, streaming, remote, copy, tmp_path, nodes, mode, source
+):
+    place = {"local": ["--root", copy], "hub": []}
+    bucket = ["--data_files_root", "hf://buckets/you/set-bucket"]
+    options = ["--mode", mode, "--source", source, *place.get(source, bucket)]
+    state, text = ended(slurm, streaming(nodes, *options, **remote), tmp_path)
     assert state == "COMPLETED", text
     for node in range(nodes):
-        path = tmp_path / f"out/node{node}/reelpool/local_{mode}_bs8_w1_cpu.json"
+        path = tmp_path / f"out/node{node}/reelpool/{source}_{mode}_bs8_w1_cpu.json"
         found = check_record(path, STREAMING_KEYS)
         assert (found["rank"], found["world_size"]) == (node, nodes)
         assert found["frames_measured"] == 4 * 8 * (8 if mode == "sarm" else 1)
+        assert (found["requests"] is None) == (source == "local")
     assert (tmp_path / "out/report.html").stat().st_size > 0
 
 
-def test_a_rank_that_dies_costs_its_own_results_only(slurm, streaming, tmp_path):
+def test_a_rank_that_dies_costs_its_own_results_only(slurm, streaming, copy, tmp_path):
     long = ["--num_batches", 100000, "--duration_s", 8, "--mode", "single", "--source", "local"]
+    long += ["--root", copy]
     number = streaming(2, *long)
 
     def runner():

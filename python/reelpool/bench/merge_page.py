@@ -172,7 +172,7 @@ def build(merged: Merged, command: str) -> str:
     )
     head, rows = targets_table(groups)
     if rows:
-        body += ["<h2>Targets</h2>", report.card(report.table(head, rows))]
+        body += ["<h2>Targets</h2>", report.card(report.table(head, rows, "works"))]
     for work, same in _works(merged):
         body += [f"<h2>{html.escape(work)}</h2>", report.card(_bars("Throughput", same))]
         body += [_table(same, COLUMNS), _table(same, LATENCIES)]

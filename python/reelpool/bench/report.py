@@ -16,13 +16,14 @@ h1{font-size:26px;margin:0 0 4px}h2{font-size:19px;margin:34px 0 10px}
 padding:14px;margin:14px 0}
 table{border-collapse:collapse;font-size:13px;width:100%}
 th,td{padding:5px 7px;text-align:right;border-bottom:1px solid #e8ebee;white-space:nowrap}
+.works th:nth-child(2),.works td:nth-child(2),
 th:first-child,td:first-child,.facts td,.facts th{text-align:left}.facts td{white-space:normal}
 th{color:#5c6773;font-weight:600;white-space:normal;vertical-align:bottom}
 small,.faint{color:#5c6773}svg{width:100%;height:auto;display:block}
 pre{background:#f0f2f4;padding:10px;border-radius:6px;font-size:13px;white-space:pre-wrap;
 overflow-wrap:anywhere}
 @media(max-width:860px){main{padding:20px 10px 40px}.card{padding:10px 6px}
-th,td{padding:4px 3px;font-size:11px}td:first-child{white-space:normal}}
+th,td{padding:4px 3px;font-size:11px}td{white-space:normal}}
 img{max-width:100%;height:auto}.thumbs th{white-space:normal}.thumb{width:92px;display:block}
 """
 
@@ -45,7 +46,8 @@ def card(*parts: str) -> str:
 
 
 def table(head: list[str], rows: list[list[str]], kind: str = "figures") -> str:
-    """An HTML table; cells are escaped. `kind` is "figures" (right-aligned) or "facts"."""
+    """An HTML table; cells are escaped. `kind` is "figures" (right-aligned but for the first
+    column), "works" (but for two) or "facts" (left-aligned)."""
     top = "".join(f"<th>{html.escape(h)}</th>" for h in head)
     top = f"<thead><tr>{top}</tr></thead>" if any(head) else ""
     body = "".join(
@@ -110,7 +112,7 @@ def build(
         same = [r for r in done if r.case.what == what]
         body.append(card(_bars(what, same)))
     head, rows = rows_of(done)
-    body += ["<h2>All figures</h2>", card(table(head, rows))]
+    body += ["<h2>All figures</h2>", card(table(head, rows, "works"))]
     repeats = max((r.figures["repeats"] for r in done), default=0)
     notes = [f"Median of {repeats} interleaved repeats, (min-max) in brackets." if repeats > 1 else
              "One run per case: figures vary by some per cent."]  # fmt: skip
@@ -200,14 +202,14 @@ def _alone(results: list[Result]) -> list[str]:
     ]  # fmt: skip
     head = ["reader", "work", "samples/s", "% reading", "% decoding"]
     title = "<h2>One process, sample by sample</h2>"
-    return [title, card(table(head, rows))] if rows else []
+    return [title, card(table(head, rows, "works"))] if rows else []
 
 
 def _bars(what: str, results: list[Result]) -> str:
     key, bars, floors = "decoded_frames_per_s", [], []
-    for result in sorted(results, key=lambda r: -r.figures[key]):
+    for colour, result in sorted(enumerate(results), key=lambda r: -r[1].figures[key]):
+        # The colour is that of its line in the charts over time.
         low, high = result.figures["range"].get(key, (result.figures[key],) * 2)
-        colour = ("reelpool", "lerobot", "torchcodec", "av").index(result.case.impl)
         bars.append((result.case.label, result.figures[key], low, high, colour))
         floors.append(result.figures["floor_frames_per_s"])
     floor = sum(floors) / len(floors)
