@@ -38,6 +38,7 @@ def options() -> argparse.Namespace:
     add("--batch_size", type=int, default=16, help="(16: a batch of windows has some 1 GB)")
     add("--buffer_size", type=int, default=64, help="decoded samples LeRobot's class holds (64)")
     add("--dtype", choices=("float32", "uint8"), default="float32", help="of the pictures")
+    add("--floor_s", type=float, default=1.0, help="of each measurement of the bare decoder (1)")
     fresh = HERE / f"results/targets-{time.strftime('%Y%m%d-%H%M%S')}"
     add("--out_dir", type=Path, default=fresh, help="a folder that is not there yet")
     return parser.parse_args()
@@ -50,7 +51,7 @@ def measure(args: argparse.Namespace, copy: Path, mode: str, number: int) -> Non
         "--repo_id", args.dataset.name, "--mode", mode, "--source", "local", "--impl", args.impl,
         "--device", "cpu", "--num_workers", args.num_workers, "--batch_size", args.batch_size,
         "--buffer_size", args.buffer_size, "--dtype", args.dtype, "--num_batches", 1_000_000,
-        "--duration_s", args.duration_s, "--min",
+        "--duration_s", args.duration_s, "--floor_s", args.floor_s, "--probe_samples", 32, "--min",
         f"frames_per_s_node={getattr(args, f'min_{mode}'):g}",
         "--out_dir", args.out_dir / f"{mode}{number}",
     ]  # fmt: skip

@@ -6,6 +6,7 @@ import csv
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -325,6 +326,26 @@ def test_a_cancelled_job_says_so_and_leaves_no_process(tmp_path):
         os.kill(int(child[0]), 0)
     failed = tmp_path / "reelpool_loader/stream_hub_bs4_w0_r0of1.failed.json"
     assert "SIGTERM" in json.loads(failed.read_text())["failed"]
+
+
+@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="no ffmpeg program")
+def test_one_command_holds_both_modes_against_their_targets(tmp_path):
+    out = tmp_path / "out"
+    words = "--impl reelpool_loader --duration_s 0.2 --batch_size 4 --floor_s 0".split()
+    command = [sys.executable, str(ROOT / "benchmarks/streaming/targets.py"), str(DATA), *words]
+    command += ["--min_single", "0.001", "--min_sarm", "1e9", "--out_dir", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == console.CHECK_FAILED, done.stderr
+    (missed,) = (line for line in done.stdout.splitlines() if line.startswith("MISSED"))
+    assert "sarm" in missed and "below 1e+09" in missed
+    merged = json.loads((out / "merged.json").read_text())["results"]
+    assert {r["mode"]: r["targets"] for r in merged} == {
+        "single": [["frames_per_s_node", "min", 0.001]],
+        "sarm": [["frames_per_s_node", "min", 1e9]],
+    }
+    assert "<h2>Targets</h2>" in (out / "report.html").read_text()
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1 and f"--out_dir {out} exists" in done.stderr
 
 
 @pytest.fixture
