@@ -32,6 +32,7 @@ struct rp_feed {
     int64_t *given;        /* instead of sets: the rows */
     int64_t rows_end;
     int64_t at, number; /* first position and number of the next batch */
+    int64_t given_rows; /* of that batch, in parts */
 };
 
 static rp_status check_options(const struct rp_feed_options *o, struct rp_error *err)
@@ -44,6 +45,9 @@ static rp_status check_options(const struct rp_feed_options *o, struct rp_error 
     }
     if (o->workers < 1 || o->worker < 0 || o->worker >= o->workers) {
         RP_FAIL(err, RP_E_ARG, "worker %lld of %lld", (long long)o->worker, (long long)o->workers);
+    }
+    if (o->part < 0) {
+        RP_FAIL(err, RP_E_ARG, "part = %lld, a number of rows is >= 0", (long long)o->part);
     }
     if (o->start < 0) {
         RP_FAIL(err, RP_E_ARG, "start = %lld, a position is >= 0", (long long)o->start);
@@ -154,6 +158,9 @@ rp_status rp_feed_new(const struct rp_feed_set *sets, size_t n_sets,
     if (n_sets == 0) {
         RP_FAIL(err, RP_E_ARG, "a feed needs a data set");
     }
+    if (n_sets > 1 && options->part > 0) { /* they would go back to epochs that are gone */
+        RP_FAIL(err, RP_E_ARG, "parts of batches of several data sets");
+    }
     rp_feed *feed = rp_calloc(1, sizeof(*feed));
     if (feed == NULL) {
         RP_FAIL(err, RP_E_NOMEM, "out of memory for the order of batches");
@@ -205,7 +212,8 @@ rp_status rp_feed_new_rows(const int64_t *rows, int64_t count, int64_t batch, bo
 
 int64_t rp_feed_batch(const rp_feed *feed)
 {
-    return feed->options.batch;
+    const struct rp_feed_options *o = &feed->options;
+    return o->part > 0 && o->part < o->batch ? o->part : o->batch;
 }
 
 int64_t rp_feed_rows_end(const rp_feed *feed)
@@ -282,6 +290,16 @@ static rp_status rows_of_mixture(rp_feed *feed, int64_t p, int64_t q, int64_t fr
     return RP_OK;
 }
 
+/* Whether more of the slots [from, *to) follows on the part that *to is moved to. */
+static bool cut_part(const struct rp_feed_options *o, int64_t from, int64_t *to)
+{
+    if (o->part == 0 || *to - from <= o->part) {
+        return false;
+    }
+    *to = from + o->part;
+    return true;
+}
+
 rp_status rp_feed_next(rp_feed *feed, int64_t *rows, int64_t *n, int64_t *done, int64_t *repeated,
                        struct rp_error *err)
 {
@@ -303,6 +321,8 @@ rp_status rp_feed_next(rp_feed *feed, int64_t *rows, int64_t *n, int64_t *done, 
     }
     int64_t from, to;
     rp_order_share(q - p, o->rank, o->world, &from, &to);
+    from += feed->given_rows;
+    bool last = !cut_part(o, from, &to);
     if (feed->given != NULL) {
         memcpy(rows, feed->given + p, (size_t)(q - p) * sizeof(*rows));
     }
@@ -311,10 +331,16 @@ rp_status rp_feed_next(rp_feed *feed, int64_t *rows, int64_t *n, int64_t *done, 
                                 : rows_of_set(feed, p, q, from, to, rows, err));
     }
     *n = to - from;
-    *done = q;
     *repeated = q - p < o->world ? o->world - (q - p) : 0;
-    feed->at = q;
-    feed->number += others + 1;
+    if (last) {
+        feed->at = q;
+        feed->number += others + 1;
+        feed->given_rows = 0;
+    }
+    else {
+        feed->given_rows += o->part;
+    }
+    *done = feed->at;
     return RP_OK;
 }
 

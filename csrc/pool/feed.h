@@ -33,6 +33,8 @@ struct rp_feed_options {
     int64_t worker, workers; /* this worker takes the batches n, counted from `start`, with n mod
                               * workers = worker */
     bool drop_last;          /* leave out a last batch that is short */
+    int64_t part;            /* of one data set: a batch comes in parts of at most so many rows;
+                              * 0: whole */
 };
 
 /* New feed over orders. A batch [p, q) has its positions as slots, sorted by (epoch, p mod lanes, p
@@ -50,14 +52,16 @@ RP_CHECKED rp_status rp_feed_new(const struct rp_feed_set *sets, size_t n_sets,
 RP_CHECKED rp_status rp_feed_new_rows(const int64_t *rows, int64_t count, int64_t batch,
                                       bool drop_last, rp_feed **out, struct rp_error *err);
 
-/* Largest number of rows that a batch can have. Owner: borrowed. Thread: any. Blocks: never. */
+/* Largest number of rows that a batch, or a part of one, can have. Owner: borrowed. Thread: any.
+ * Blocks: never. */
 int64_t rp_feed_batch(const rp_feed *feed);
 
 /* Largest row that can come, + 1. Owner: borrowed. Thread: any. Blocks: never. */
 int64_t rp_feed_rows_end(const rp_feed *feed);
 
-/* Rows of the next batch. *done: positions delivered to all ranks once they have this batch, from
- * which another feed goes on (`start`). *repeated: slots given to a second rank in this batch.
+/* Rows of the next batch, or of its next part. *done: positions delivered to all ranks once they
+ * have this batch, from which another feed goes on (`start`); with a part that is not the last what
+ * it was before the batch. *repeated: slots given to a second rank in this batch.
  * Owner: rows has room for rp_feed_batch; outputs are the caller's. Thread: the feed's. Blocks:
  * never. Returns RP_END after the last one. Errors: RP_E_NOMEM; RP_E_ARG where a feed without end
  * comes to epoch 2^32. After an error the feed is where it was: the next call asks for the same

@@ -93,14 +93,14 @@ static PyObject *feed_make(PyTypeObject *type, const struct rp_feed_set *set, Py
 static PyObject *feed_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *sets;
-    long long epoch, start, stop, batch, rank, world, worker, workers;
+    long long epoch, start, stop, batch, rank, world, worker, workers, part = 0;
     int drop_last;
     if (kwargs != NULL && PyDict_Size(kwargs) > 0) {
         PyErr_SetString(PyExc_TypeError, "Feed takes positional arguments");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "O!LLLLLLLLp:Feed", &PyList_Type, &sets, &epoch, &start, &stop,
-                          &batch, &rank, &world, &worker, &workers, &drop_last)) {
+    if (!PyArg_ParseTuple(args, "O!LLLLLLLLp|L:Feed", &PyList_Type, &sets, &epoch, &start, &stop,
+                          &batch, &rank, &world, &worker, &workers, &drop_last, &part)) {
         return NULL;
     }
     if (epoch < 0 || epoch > UINT32_MAX) {
@@ -114,7 +114,8 @@ static PyObject *feed_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
                                       .world = world,
                                       .worker = worker,
                                       .workers = workers,
-                                      .drop_last = drop_last != 0};
+                                      .drop_last = drop_last != 0,
+                                      .part = part};
     Py_ssize_t n = PyList_Size(sets), parsed = 0;
     struct rp_feed_set *set = PyMem_Calloc((size_t)n + 1, sizeof(*set));
     Py_buffer *view = PyMem_Calloc((size_t)n + 1, sizeof(*view));
@@ -233,7 +234,7 @@ static PyMethodDef feed_methods[] = {
     {"next", feed_next, METH_NOARGS,
      "next($self, /)\n--\n\n"
      "(rows int64 array, positions done by all ranks after this batch, slots repeated in it), or\n"
-     "None after the last batch."},
+     "None after the last batch. Before the last part of a batch the positions before the batch."},
     {"of_rows", feed_of_rows, METH_VARARGS | METH_CLASS,
      "of_rows($type, rows, batch_size, drop_last, /)\n--\n\n"
      "A feed of given rows (int64), in their order."},
@@ -249,10 +250,12 @@ static PyType_Slot feed_slots[] = {
     {Py_tp_methods, feed_methods},
     {Py_tp_getset, feed_getset},
     {Py_tp_doc,
-     "Feed(sets, epoch, start, stop, batch_size, rank, world, worker, workers, drop_last, /)\n"
+     "Feed(sets, epoch, start, stop, batch_size, rank, world, worker, workers, drop_last,\n"
+     "part=0, /)\n"
      "--\n\n"
      "Rows of the batches of one rank and worker, from position start on. sets: list of (runs\n"
-     "int64 (n, 3), seed, C, U, R, k, g, J, first_row), C = 0: ascending ids. stop < 0: no end."},
+     "int64 (n, 3), seed, C, U, R, k, g, J, first_row), C = 0: ascending ids. stop < 0: no end.\n"
+     "part > 0, of one set: a batch comes in parts of at most so many rows."},
     {0, NULL}};
 
 PyType_Spec rp_feed_spec = {.name = "reelpool._core.Feed",

@@ -83,6 +83,7 @@ class Feed:
         worker: int,
         workers: int,
         drop_last: bool,
+        part: int = 0,
         /,
     ) -> Feed: ...
     @classmethod

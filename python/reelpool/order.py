@@ -231,12 +231,20 @@ class Share(NamedTuple):
         """Samples of a global batch."""
         return self.batch * self.world
 
+    @property
+    def whose(self) -> tuple[int, int, int, int]:
+        """What a worker's state must have in common with who loads it."""
+        return self.world, self.batch, self.workers, self.worker
+
 
 def new_feed(
-    sets: list[tuple], epoch: int, start: int, stop: int, share: Share, drop_last: bool
-) -> Any:
-    """A `_core.Feed`: the batches of `share`, positions [start, stop) (stop < 0: without end)."""
-    return load_core().Feed(sets, epoch, start, stop, *share, drop_last)
+    sets: list[tuple], epoch: int, start: int, stop: int, share: Share, drop_last: bool,
+    part: int = 0,
+) -> Any:  # fmt: skip
+    """A `_core.Feed`: the batches of `share`, positions [start, stop) (stop < 0: without end).
+    part: of one dataset, batches come in parts of at most so many rows; 0: whole.
+    """
+    return load_core().Feed(sets, epoch, start, stop, *share, drop_last, part)
 
 
 def epoch_rows(runs: np.ndarray, seed: int, epoch: int, params: OrderParams | None) -> np.ndarray:

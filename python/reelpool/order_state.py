@@ -61,18 +61,18 @@ class DatasetOrder:
 
     def feed(
         self, epoch: int, done: int, params: OrderParams | None, share: Share, *,
-        drop_last: bool = False, stop: int | None = None,
+        drop_last: bool = False, stop: int | None = None, part: int = 0,
     ) -> Any:  # fmt: skip
         """The batches of `share` from position `done` of an epoch on. stop: where they end, < 0
-        never; None: with the epoch.
+        never; None: with the epoch. part: rows of them that come at once; 0: all.
         """
         sets = [order.feed_set(self.runs, self.request.seed, params)]
         stop = self.count if stop is None else stop
-        return order.new_feed(sets, epoch, done, stop, share, drop_last)
+        return order.new_feed(sets, epoch, done, stop, share, drop_last, part)
 
-    def ahead(self, params: OrderParams | None, share: Share) -> int:
-        """Batches of `share` within which all frames of a visit come."""
-        return order.ahead_batches(params, share.size, share.workers)
+    def ahead(self, params: OrderParams | None, share: Share, part: int = 0) -> int:
+        """Batches of `share`, or parts of them, within which all frames of a visit come."""
+        return order.ahead_batches(params, (part or share.batch) * share.world, share.workers)
 
     def state(
         self, epoch: int, done: int, params: OrderParams | None, exact: bool = False

@@ -27,9 +27,10 @@ class Position(NamedTuple):
 class Stream:
     """Iterator over the items of one pass of one process.
 
-    Items are views of whole batches. Nothing of a batch is held here once its last item is given:
-    what a DataLoader worker collates can be lent to the parent. skip: items of the first batch
-    that the taker had before. resumed: the pass goes on from a loaded state.
+    Items are views of whole batches, or of parts of them where the dataset does not know the batch
+    size. Nothing of one is held here once its last item is given: what a DataLoader worker collates
+    can be lent to the parent. skip: items of the first batch that the taker had before. resumed:
+    the pass goes on from a loaded state.
     """
 
     def __init__(
@@ -40,9 +41,10 @@ class Stream:
         self.pid = os.getpid()
         self.share = dataset._share()
         self._worker = current_worker() is not None
-        self._done = self._next_done = begin.start  # with the last, with the present batch
+        self._done = self._next_done = begin.start  # with the last batch, with what is ready
         self._batches, self._given, self._skip = 0, 0, skip
-        self._ready: list[Item] = []  # the present batch's, the next one last
+        self._end = begin.start  # of the present batch, where passes have no end
+        self._ready: list[Item] = []  # the present batch's or part's, the next one last
         self._begin()
 
     def _begin(self) -> None:
@@ -70,7 +72,7 @@ class Stream:
             done = self.base + self._batches * share.workers * share.size
         else:
             done = self._done
-        return Position(self.epoch, done, self._given or self._skip)
+        return Position(self.epoch, done, self._given + self._skip)
 
     def __next__(self) -> Item:
         if self.ended:
@@ -85,7 +87,7 @@ class Stream:
                     raise StopIteration
             item = self._ready.pop()
             self._given += 1
-            if not self._ready:
+            if not self._ready and self._next_done != self._done:  # else it was a part
                 self._done, self._given = self._next_done, 0
                 self._batches += 1
             return self._transformed(item)
@@ -95,30 +97,38 @@ class Stream:
             raise
 
     def _fetch(self) -> bool:
-        """The next batch's items into `_ready`; False at the end."""
+        """The items of the next batch, or part of one, into `_ready`; False at the end."""
         found = self.handle.next(TIMEOUT_S)
         if found is None:
             return False
         batch, self._next_done = found
         dataset = self.dataset
-        samples = dataset.num_frames_for_rank(self.share.rank, self.share.world)
-        data = dataset._batch_data(batch, samples // self.share.workers, distinct=False)
-        self._ready = dataset._items(data)[self._skip :]
+        share = self.share
+        samples = dataset.num_frames_for_rank(share.rank, share.world)
+        data = dataset._batch_data(batch, samples // share.workers, distinct=False)
+        items = dataset._items(data)
+        self._ready = items[self._skip :]
         self._ready.reverse()
-        self._given, self._skip = self._skip, 0
+        passed = min(self._skip, len(items))
+        self._given += passed
+        self._skip -= passed
+        self._end = self.base + (self._batches * share.workers + share.worker + 1) * share.size
         return True
 
     def _transformed(self, item: Item) -> Item:
         dataset = self.dataset
         if dataset.image_transforms is None:
             return item
-        epoch = self.epoch + max(0, self._next_done - 1) // dataset._order.count
+        epoch = self.epoch
+        if dataset.repeat:
+            epoch += (self._end - 1) // dataset._order.count
         seed = sample_seed(dataset.seed, epoch, int(item["index"]))
         return dataset._transformed(item, seed)
 
     def _continue_here(self) -> None:
         place = self.position()
         self.pid, self.base = os.getpid(), place.done
+        self._done = self._next_done = place.done
         self._batches, self._given, self._skip, self._ready = 0, 0, place.items, []
         self._begin()
 

@@ -31,6 +31,7 @@ except ImportError:  # without torch: a plain iterable of NumPy items
 logger = logging.getLogger("reelpool")
 
 _PREFETCH = 2
+_PART = 8  # samples made at once where the batch size is not known
 
 
 class StreamingLeRobotDataset(DatasetBase, IterableDataset):
@@ -144,8 +145,8 @@ class StreamingLeRobotDataset(DatasetBase, IterableDataset):
             from .tables_row_groups import check_row_groups
 
             check_row_groups(self.meta, self._table.episodes)
-        if budget is not None and self.batch_size is not None:
-            self._fitting_prefetch(self.batch_size, budget)
+        if budget is not None:
+            self._fitting_prefetch(self.batch_size or 1, budget)
 
     # -- state that does not travel --
 
@@ -256,10 +257,19 @@ class StreamingLeRobotDataset(DatasetBase, IterableDataset):
             stop = -1
         elif self.batch_size is None:
             stop = self._order.count // share.world * share.world
-        return self._order.feed(place.epoch, place.done, self._params(), share, stop=stop)
+        params, part = self._params(), self._at_once()
+        return self._order.feed(place.epoch, place.done, params, share, stop=stop, part=part)
 
     def _ahead(self) -> int:
-        return self._order.ahead(self._params(), self._share())
+        return self._order.ahead(self._params(), self._share(), self._at_once())
+
+    def _at_once(self) -> int:
+        """Samples that the engine makes as one: a batch, or a part of what `_share` calls one."""
+        batch = self._share().batch
+        if self.batch_size is not None:
+            return batch
+        one = batch_bytes(self._layout.fields, 1)
+        return max(1, min(batch, _PART, self._free_bytes() // ((_PREFETCH + 1) * max(1, one))))
 
     def num_frames_for_rank(
         self, rank: int | None = None, world_size: int | None = None, num_workers: int = 0
@@ -298,8 +308,8 @@ class StreamingLeRobotDataset(DatasetBase, IterableDataset):
         decoders = DECODERS_PER_THREAD
         if self._open_decoders is not None:
             decoders = max(1, self._open_decoders // max(1, threads))
-        batch = self._share().batch
-        prefetch = 0 if threads == 0 else self._fitting_prefetch(batch, None)
+        batch = self._at_once()
+        prefetch = 0 if threads == 0 else self._fitting_prefetch(batch, None, threads)
         free = self._free_bytes()
         one = batch_bytes(self._layout.fields, batch)
         parked = max(0, min(self._budget() // 4, free - (prefetch + 1) * one))
@@ -309,16 +319,19 @@ class StreamingLeRobotDataset(DatasetBase, IterableDataset):
             read_ahead=self._read_ahead(), processes=max(1, workers),
         )  # fmt: skip
 
-    def _fitting_prefetch(self, batch: int, budget: int | None) -> int:
-        """Batches under way that the budget holds; ValueError if a given one holds no two."""
+    def _fitting_prefetch(self, batch: int, budget: int | None, threads: int = 0) -> int:
+        """Batches under way that the budget holds; ValueError if a given one holds no two.
+        threads: of parts of batches, as many as they may work on.
+        """
         one = batch_bytes(self._layout.fields, batch)
-        if budget is not None and budget < 2 * one + FRAME_CACHE_BYTES + INDEX_BYTES:
-            need = 2 * one + FRAME_CACHE_BYTES + INDEX_BYTES
+        need = 2 * one + FRAME_CACHE_BYTES + INDEX_BYTES
+        if budget is not None and budget < need:
             raise ValueError(
                 f"memory_budget={budget} holds no two batches of {one} bytes: "
                 f"at least {need} is needed, or a smaller batch_size"
             )
         wanted = 1 if self._workers() else _PREFETCH  # a DataLoader asks its workers ahead, too
+        wanted = max(wanted, -(-2 * threads // batch) if self.batch_size is None else 0)
         return max(1, min(wanted, self._free_bytes() // max(1, one) - 1))
 
     # -- iteration --
@@ -431,7 +444,7 @@ class StreamingLeRobotDataset(DatasetBase, IterableDataset):
         exact = worker is not None
         state = self._order.state(place.epoch, place.done, self._params(), exact)
         if exact or place.items:
-            state[PART] = [*_whose(share), place.items]
+            state[PART] = [*share.whose, place.items]
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -441,12 +454,12 @@ class StreamingLeRobotDataset(DatasetBase, IterableDataset):
         part = state.get(PART)
         if part is not None and not (
             isinstance(part, (list, tuple)) and len(part) == 5 and all(map(is_int, part))
-            and tuple(part[:4]) == _whose(share) and 0 <= part[4] < share.batch
+            and tuple(part[:4]) == share.whose and 0 <= part[4] < share.batch
         ):  # fmt: skip
             raise StateError(
                 f"state field {PART!r} is {part!r}: the middle of a batch, or one DataLoader "
                 "worker's place, [world, batch, workers, worker, items]. Load it into the same "
-                f"(here {list(_whose(share))}), or use state_for_step(step)"
+                f"(here {list(share.whose)}), or use state_for_step(step)"
             )
         live = self._own_live()
         if live is not None:
@@ -485,8 +498,3 @@ class StreamingLeRobotDataset(DatasetBase, IterableDataset):
 def _own_pids() -> tuple[int, ...]:
     """This process, and the one that a DataLoader worker works for."""
     return (os.getpid(),) if current_worker() is None else (os.getpid(), os.getppid())
-
-
-def _whose(share: Share) -> tuple[int, int, int, int]:
-    """What a worker's state must have in common with who loads it."""
-    return share.world, share.batch, share.workers, share.worker

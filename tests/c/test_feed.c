@@ -150,6 +150,24 @@ static struct rp_feed_options random_options(int64_t positions)
     return o;
 }
 
+/* Batch [p, q) comes next, in parts if there are any; `before`: where the last one ended. */
+static void check_batch(rp_feed *feed, const struct rp_feed_options *o, int64_t p, int64_t q,
+                        int64_t before)
+{
+    struct rp_error err;
+    rp_error_clear(&err);
+    int64_t rows[16], want[16], n, done, repeated;
+    int64_t all = expect_batch(p, q, o->rank, o->world, want), given = 0;
+    while (given < all) {
+        REQUIRE_OK(rp_feed_next(feed, rows, &n, &done, &repeated, &err), &err);
+        REQUIRE_EQ(n, o->part > 0 && o->part < all - given ? o->part : all - given);
+        REQUIRE_(CHECK_MEM(rows, want + given, (size_t)n * sizeof(*rows)));
+        given += n;
+        REQUIRE_EQ(done, given < all ? before : q);
+        REQUIRE_EQ(repeated, q - p < o->world ? o->world - (q - p) : 0);
+    }
+}
+
 /* Follow a feed up to position `end`, or its own. */
 static void check_feed(const struct mixture *m, const struct rp_feed_options *o, int64_t end)
 {
@@ -157,8 +175,8 @@ static void check_feed(const struct mixture *m, const struct rp_feed_options *o,
     rp_error_clear(&err);
     rp_feed *feed = NULL;
     REQUIRE_OK(rp_feed_new(m->set, m->n, o, &feed, &err), &err);
-    REQUIRE_EQ(rp_feed_batch(feed), o->batch);
-    int64_t number = 0, rows[16], want[16], n, done, repeated;
+    REQUIRE_EQ(rp_feed_batch(feed), o->part > 0 && o->part < o->batch ? o->part : o->batch);
+    int64_t number = 0, rows[16], n, done, repeated, before = o->start;
     for (int64_t p = o->start; p < end; number++) {
         int64_t q = p + o->batch * o->world;
         if (o->stop >= 0 && q > o->stop) {
@@ -171,11 +189,8 @@ static void check_feed(const struct mixture *m, const struct rp_feed_options *o,
             break;
         }
         if (number % o->workers == o->worker) {
-            REQUIRE_OK(rp_feed_next(feed, rows, &n, &done, &repeated, &err), &err);
-            REQUIRE_EQ(n, expect_batch(p, q, o->rank, o->world, want));
-            REQUIRE_(CHECK_MEM(rows, want, (size_t)n * sizeof(*rows)));
-            REQUIRE_EQ(done, q);
-            REQUIRE_EQ(repeated, q - p < o->world ? o->world - (q - p) : 0);
+            check_batch(feed, o, p, q, before);
+            before = q;
         }
         p = q;
     }
@@ -194,6 +209,7 @@ RP_TEST(batches_of_one_set_over_epochs)
         random_mixture(&m, 1, 12);
         int64_t positions = m.frames * pick(1, 3);
         struct rp_feed_options o = random_options(positions);
+        o.part = pick(0, 1) * pick(1, 6);
         int64_t end = positions + o.batch * o.world;
         expect_set(&m, o.epoch, 0, end);
         check_feed(&m, &o, end);
@@ -334,8 +350,8 @@ RP_TEST(what_makes_no_sense_is_refused)
     static const struct rp_feed_options good = {.stop = -1, .batch = 4, .world = 2, .workers = 2};
     struct rp_feed_set set[2] = {{&run, 1, {0, 0, 65536, 4, 10, 1, 1, 0}, 0},
                                  {&run, 1, {0, 0, 1, 4, 10, 1, 1, 0}, 0}};
-    struct rp_feed_options o[12];
-    for (int i = 0; i < 12; i++) {
+    struct rp_feed_options o[13];
+    for (int i = 0; i < 13; i++) {
         o[i] = good;
     }
     o[0].batch = 0;
@@ -350,9 +366,10 @@ RP_TEST(what_makes_no_sense_is_refused)
     o[9].world = (int64_t)1 << 31;
     o[10].start = INT64_MAX;
     o[11].stop = INT64_MAX;
+    o[12].part = -1;
     struct rp_error err;
     rp_feed *feed = NULL;
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < 13; i++) {
         rp_error_clear(&err);
         (void)CHECK_STATUS(rp_feed_new(set, 1, &o[i], &feed, &err), RP_E_ARG, &err);
     }
@@ -360,6 +377,11 @@ RP_TEST(what_makes_no_sense_is_refused)
     (void)CHECK_STATUS(rp_feed_new(set, 0, &good, &feed, &err), RP_E_ARG, &err);
     rp_error_clear(&err);
     (void)CHECK_STATUS(rp_feed_new(set, 2, &good, &feed, &err), RP_E_ARG, &err); /* lanes */
+    set[0].params.lanes = 4;
+    struct rp_feed_options parts = good;
+    parts.part = 2;
+    rp_error_clear(&err);
+    (void)CHECK_STATUS(rp_feed_new(set, 2, &parts, &feed, &err), RP_E_ARG, &err);
     set[1].params.lanes = -1;
     rp_error_clear(&err);
     (void)CHECK_STATUS(rp_feed_new(&set[1], 1, &good, &feed, &err), RP_E_ARG, &err);

@@ -328,6 +328,21 @@ def test_a_budget_changes_nothing_but_memory():
     assert indices(small) == want
 
 
+def test_without_a_batch_size_memory_is_of_few_samples():
+    """Not of as many as the order has lanes. What is made at once changes no order."""
+    want = indices(stream(cameras=[WRIST]))
+    with reelpool.Loader(fast(), 64, num_threads=1) as loader:
+        assert want == ids(loader)
+    one = open_demo(cameras=[WRIST])[0][WRIST].nbytes
+    dataset = stream(cameras=[WRIST], num_threads=1)
+    assert indices(dataset) == want and dataset.stats()["arena_bytes"] < 40 * one
+    with pytest.raises(ValueError, match="at least") as caught:
+        stream(cameras=[WRIST], memory_budget=1)
+    least = int(str(caught.value).split("at least ")[1].split()[0])
+    dataset = stream(cameras=[WRIST], num_threads=1, memory_budget=least)
+    assert indices(dataset) == want and dataset.stats()["arena_bytes"] < 6 * one
+
+
 def test_row_groups_are_checked_on_demand(tmp_path):
     import pyarrow.parquet as pq
 

@@ -38,17 +38,19 @@ def through_json(state):
 ORDERS = [{}, {"window": 20, "unit": 5}, {"shuffle": False}, {"window": 84}]
 
 
+@pytest.mark.parametrize("batch_size", [8, None])
 @pytest.mark.parametrize("options", ORDERS)
-def test_resume_at_any_item(options):
-    dataset = stream(batch_size=8, **options)
+def test_resume_at_any_item(options, batch_size):
+    options = {**options, "batch_size": batch_size}
+    dataset = stream(**options)
     states, items = [through_json(dataset.state_dict())], []
     for item in dataset:
         items.append(int(item["index"]))
         states.append(through_json(dataset.state_dict()))
     following = indices(dataset)
-    for done, state in list(enumerate(states))[:: 1 if options == {} else 5]:
-        assert ("part" in state) == (0 < done < 84 and done % 8 != 0)
-        other = stream(batch_size=8, **options)
+    for done, state in list(enumerate(states))[:: 1 if options == {"batch_size": 8} else 5]:
+        assert ("part" in state) == (0 < done < 84 and done % (batch_size or 64) != 0)
+        other = stream(**options)
         other.load_state_dict(state)
         assert through_json(other.state_dict()) == state
         found = []
