@@ -302,7 +302,12 @@ class Job:
             write_data(source, output.first, planned, part)
             return []
         core: Any = importlib.import_module("reelpool._core")
-        joined = core.concat_videos([os.fsencode(p) for p in paths], os.fsencode(part))
+        try:
+            joined = core.concat_videos([os.fsencode(p) for p in paths], os.fsencode(part))
+        except StorageError as error:
+            if error.status and error.file == os.fspath(part):  # advice of this program's own
+                raise OSError(error.status, os.strerror(error.status)) from error
+            raise
         final = os.path.join(os.path.realpath(self.options.target), output.path)
         full = self.options.validate == "full"
         sums = check_joined(part, final, paths, planned, joined, read_back=full)

@@ -138,7 +138,7 @@ def _write_episodes(
         place = np.full(piece.num_rows, 0, np.int64)
         piece = piece.append_column("meta/episodes/chunk_index", column(place))
         piece = piece.append_column("meta/episodes/file_index", column(place + number))
-        piece = piece.cast(describe(piece.schema))
+        piece = piece.replace_schema_metadata(describe(piece.schema).metadata)
         _write_table(piece, root / EPISODES_TEMPLATE.format(chunk=0, file=number))
 
 

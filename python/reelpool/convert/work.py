@@ -136,6 +136,9 @@ class WorkFolder:
             pid = os.getpid()
             owner = {"machine": _machine(), "pid": pid, "started": _started(pid)}
             os.write(handle, json.dumps(owner | {"token": self.token}).encode())
+        except OSError:  # a full disk: without its text it would be in the way for a while
+            lease.unlink(missing_ok=True)
+            raise
         finally:
             os.close(handle)
         with self._lock:
@@ -224,8 +227,12 @@ class WorkFolder:
         if found is None:
             part = path.with_name(f"{name}.{self.token}{PART}")
             with storing(path):
-                part.write_text(json.dumps(document, separators=(",", ":")) + "\n")
-                publish(part, path)
+                try:
+                    part.write_text(json.dumps(document, separators=(",", ":")) + "\n")
+                    publish(part, path)
+                except OSError:
+                    part.unlink(missing_ok=True)
+                    raise
             found = read_json(path)
         return found
 
