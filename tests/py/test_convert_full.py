@@ -83,8 +83,9 @@ def test_full_at_each_write(disk, reference, monkeypatch, threads):
         shutil.rmtree(disk / "arm_old")
         free += STEP
     assert failed > 15, failed
-    for part in ("_work/arm/", "arm_v30/data", "arm_v30/videos", "arm_v30/meta"):
-        assert any(place.startswith(part) for place in places), places
+    if threads == 1:  # several come upon it in any order
+        for part in ("_work/arm/", "arm_v30/data", "arm_v30/videos", "arm_v30/meta"):
+            assert any(place.startswith(part) for place in places), places
 
 
 def test_seen_coming(disk, reference, capsys):
