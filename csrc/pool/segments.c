@@ -327,18 +327,30 @@ static bool admit(rp_loader *loader, const struct segment *s)
     return true;
 }
 
-/* Whether a waiting segment lies beside bytes [from, to) of the file, and which bytes there are
- * then. */
-static bool lies_beside(const struct segment *s, int32_t file, int64_t most_bytes, int64_t *from,
-                        int64_t *to)
+/* Waiting segments that may be fetched with `best` in `most` bytes, chained by `group`. */
+static struct segment *in_reach(const struct segment_table *table, const struct segment *best,
+                                int64_t most)
 {
-    if (s->file != file) {
-        return false;
+    struct segment *chain = NULL;
+    int64_t from = best->extent.offset, to = from + best->extent.len;
+    for (struct segment *s = table->waiting.first; s != NULL; s = s->after) {
+        int64_t first = s->extent.offset, end = first + s->extent.len;
+        if (s != best && s->file == best->file && end - from <= most && to - first <= most) {
+            s->group = chain;
+            chain = s;
+        }
     }
+    return chain;
+}
+
+/* Whether a waiting segment lies beside bytes [from, to) of its file, or among them (then they are
+ * fetched anyway), and which bytes there are then. */
+static bool lies_beside(const struct segment *s, int64_t most_bytes, int64_t *from, int64_t *to)
+{
     int64_t first = s->extent.offset, end = first + s->extent.len;
-    int64_t gap = first >= *to ? first - *to : end <= *from ? *from - end : -1;
+    int64_t gap = first >= *to ? first - *to : end <= *from ? *from - end : 0;
     int64_t most = (*to - *from) / 25 < MOST_GAP ? (*to - *from) / 25 : MOST_GAP;
-    if (gap < 0 || gap > most) {
+    if (gap > most) {
         return false;
     }
     int64_t a = first < *from ? first : *from, b = end > *to ? end : *to;
@@ -387,20 +399,23 @@ struct segment *rp_segments_pick_locked(rp_loader *loader)
     }
     int64_t from = best->extent.offset, to = from + best->extent.len;
     int64_t most = rp_counted(&loader->counters.batches) > 0 ? MOST_GROUP : FIRST_GROUP;
+    struct segment *reach = in_reach(table, best, most);
     best->group = NULL;
     begin(loader, best);
-    struct segment *last = best, *next;
-    for (struct segment *s = table->waiting.first; s != NULL; s = next) {
-        next = s->after;
-        if (table->bytes + s->extent.len > table->cap ||
-            !lies_beside(s, best->file, most, &from, &to)) {
-            continue;
+    for (bool more = true; more;) { /* others may lie beside after each that is added */
+        more = false;
+        for (struct segment **link = &reach; *link != NULL;) {
+            struct segment *s = *link;
+            if (table->bytes + s->extent.len > table->cap || !lies_beside(s, most, &from, &to)) {
+                link = &s->group;
+                continue;
+            }
+            *link = s->group;
+            begin(loader, s);
+            s->group = best->group;
+            best->group = s;
+            more = true;
         }
-        begin(loader, s);
-        s->group = NULL;
-        last->group = s;
-        last = s;
-        next = table->waiting.first; /* others may lie beside now */
     }
     return best;
 }
