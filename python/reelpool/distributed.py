@@ -55,6 +55,38 @@ def resolve_rank(rank: int | None = None, world_size: int | None = None) -> tupl
     return 0, 1
 
 
+def job_store() -> Any:
+    """The key-value store of torch.distributed, which all ranks see; None before it is initialised,
+    or where there is none (MPI).
+    """
+    torch = sys.modules.get("torch")
+    dist = getattr(torch, "distributed", None)
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        return None
+    find = getattr(dist.distributed_c10d, "_get_default_store", None)
+    store = None if find is None else find()
+    return store if hasattr(store, "compare_set") else None
+
+
+def job_name() -> str | None:
+    """A name that the ranks of a job have in common and other jobs do not: SLURM's step, the
+    launcher's run, else the process that started them; None where they have no launcher.
+    """
+    step = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_STEP_ID")
+    if all(step):
+        return "slurm {} {}".format(*step)
+    run = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+    place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    if run != "none":
+        return f"run {run} {place}"
+    try:
+        with open(f"/proc/{os.getppid()}/stat", encoding="utf-8", errors="replace") as stream:
+            began = stream.read().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return None  # no /proc
+    return f"child {os.uname().nodename} {os.getppid()} {began} {place}"
+
+
 def scheduler_defaults() -> dict[str, str | None]:
     """ACCOUNT, PARTITION and QOS of the environment, for jobs that are submitted from here."""
     return {name.lower(): os.environ.get(name) or None for name in ("ACCOUNT", "PARTITION", "QOS")}

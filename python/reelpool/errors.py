@@ -194,6 +194,16 @@ _ADVICE: dict[str, str] = {
     "NOMEM": "Lower batch_size=, prefetch_batches= or memory_budget=",
 }
 
+S3_ADVICE = (
+    "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, or profile=, region=, "
+    "anonymous= of storage_options; reading needs s3:GetObject"
+)
+HTTP_ADVICE = (
+    "No credentials are sent to http(s) roots: check the URL and who may read it, or copy the "
+    "dataset here and pass root=DIR"
+)
+_HUB_FILE = re.compile(r"https?://[^/]+/(?:.*/)?(?:(?:datasets|buckets)/[^/]+/[^/]+/resolve|api)/")
+
 _URL = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*://)([^\s/@?#'\"]*@)?([^\s?#'\"]*)([?#][^\s'\"]*)?")
 
 
@@ -228,10 +238,19 @@ def make_error(cls: type[BaseException], message: str, **coords: Any) -> BaseExc
     return error
 
 
+def advise(error: ReelpoolError, advice: str) -> None:
+    """Put `advice` in the place of what an error says is to be done."""
+    if error.args and isinstance(error.args[0], str):
+        error.args = (f"{error.args[0].partition(chr(10))[0]}\n  {advice}", *error.args[1:])
+
+
 def name_dataset(error: ReelpoolError, dataset: str, root: object = None) -> None:
     """Give an error of the core its dataset, as attribute and in the command it advises."""
     if error.dataset is None:
         error.dataset = dataset
+        advice = getattr(root, "auth_advice", None)
+        if advice is not None and isinstance(error, AuthError):
+            advise(error, advice)
         if error.args and isinstance(error.args[0], str):
             place = str(root) if root is not None else dataset
             text = error.args[0].replace(" DATASET", f" {place}")
@@ -283,6 +302,9 @@ def from_core(code_name: str, message: str, coords: dict[str, Any] | None = None
     if place:
         text = f"{text}, {place}"
     advice = _ADVICE.get(code_name)
+    url = str(cleaned.get("file", ""))
+    if code_name == "AUTH" and "://" in url and not _HUB_FILE.match(url):
+        advice = S3_ADVICE if ".amazonaws.com/" in url else HTTP_ADVICE
     if advice:
         episode = f" --episode {cleaned['episode']}" if "episode" in cleaned else ""
         target = cleaned.get("dataset", "DATASET")

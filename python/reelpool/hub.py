@@ -23,6 +23,7 @@ from .errors import (
     MissingExtraError,
     NotFoundError,
     OfflineError,
+    ReelpoolError,
     RemoteError,
     StorageError,
     make_error,
@@ -36,7 +37,8 @@ from .hub_calls import (
     Failure,
     quiet_logs,
 )
-from .hub_place import alone, bar_class, stored_token, switched_off
+from .hub_pins import first_of_job
+from .hub_place import alone, bar_class, escaped, is_loopback, stored_token, switched_off
 from .remote_options import Options, parse_options
 from .roots import INFO_FILE, check_path
 
@@ -87,7 +89,7 @@ class Hub:
         self.endpoint = env.hf_endpoint()
         parts = urlsplit(self.endpoint)
         self._origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-        self._plain = parts.scheme == "http" and not _is_loopback(parts.hostname or "")
+        self._plain = parts.scheme == "http" and not is_loopback(parts.hostname or "")
         self._token = token
         self._caller = Caller(self.what, self._origin, self.options.network_timeout)
         self._cold: ColdStart | None = None
@@ -105,9 +107,20 @@ class Hub:
     # -- what is asked --
 
     def pin(self) -> str:
-        """The commit behind the revision: one request; none for a commit, two for None."""
+        """The commit behind the revision, the same for all ranks of a job: one request; none for a
+        commit, two for None.
+        """
         if self.revision is not None and COMMIT.fullmatch(self.revision):
             return self.revision
+        what = f"{self._origin} {self.repo_id} {self.revision}"
+        try:
+            commit, self._name = first_of_job(what, self._ask_pin)
+        except OSError as error:
+            raise error if isinstance(error, ReelpoolError) else self._disk(error) from None
+        return commit
+
+    def _ask_pin(self) -> tuple[str, str]:
+        """(commit, branch or tag) of the revision."""
         cold = self.cold()
         found = cold and cold.pin(self.revision, self._choose)
         if found and COMMIT.fullmatch(found[1]):
@@ -122,11 +135,10 @@ class Hub:
             raise self._error(RemoteError, "its answer has no commit: this is no Hub endpoint")
         return self._pinned(name, info.sha, info.id)
 
-    def _pinned(self, name: str, commit: str, repo_id: Any) -> str:
+    def _pinned(self, name: str, commit: str, repo_id: Any) -> tuple[str, str]:
         if repo_id != self.repo_id and isinstance(repo_id, str):
             logger.warning("%s is called %s now: use that name", self.repo_id, repo_id)
-        self._name = name
-        return commit
+        return commit, name
 
     _name: str | None = None
 
@@ -259,9 +271,9 @@ class Hub:
             if not missing:
                 return
             if whole and len(missing) == len(wanted):
-                patterns = sorted({_escaped(rel.rpartition("/")[0]) + "/*" for rel in missing})
+                patterns = sorted({escaped(rel.rpartition("/")[0]) + "/*" for rel in missing})
             else:
-                patterns = [_escaped(rel) for rel in missing]
+                patterns = [escaped(rel) for rel in missing]
             self._bring(commit, patterns, missing)
 
     def _bring(self, commit: str, patterns: list[str], wanted: Sequence[str]) -> Path:
@@ -486,12 +498,3 @@ class Hub:
             dataset=self.repo_id, revision=self.revision,
             file=missing[0] if missing else None,
         )  # fmt: skip
-
-
-def _is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or bool(re.fullmatch(r"127(\.\d{1,3}){3}", host))
-
-
-def _escaped(rel: str) -> str:
-    """A path as a pattern that matches it alone."""
-    return re.sub(r"([*?\[])", r"[\1]", rel)

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -100,3 +101,13 @@ def bar_class(beat: Beat, show: bool) -> type:
             return super().update(n)
 
     return Bar
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine by its name."""
+    return host in ("localhost", "::1") or bool(re.fullmatch(r"127(\.\d{1,3}){3}", host))
+
+
+def escaped(rel: str) -> str:
+    """A path as a pattern that matches it alone."""
+    return re.sub(r"([*?\[])", r"[\1]", rel)

@@ -26,6 +26,7 @@ from .errors import (
     StorageError,
     UnsupportedMediaError,
     make_error,
+    name_dataset,
 )
 from .hub_calls import FIRST_ANSWER_S
 from .remote_manifest import Entry, Manifest, folder_of, pin_of
@@ -64,9 +65,10 @@ class RootUrl(str):
     """A root's URL where a directory's path is expected: `root / "meta/info.json"`."""
 
     __slots__ = ()
+    auth_advice: str | None = None  # what to do where access is refused; None: as of the Hub
 
     def __truediv__(self, rel: object) -> RootUrl:
-        return RootUrl(f"{self}/{rel}")
+        return type(self)(f"{self}/{rel}")
 
     def is_absolute(self) -> bool:
         """True."""
@@ -182,11 +184,12 @@ class RemoteRoot:
     """
 
     _opening = False
+    path_type = RootUrl
     immutable = False  # a pin is enough to know the files: a kept manifest is never out of date
 
     def __init__(self, url: str, options: Options, pin: str | None = None) -> None:
         self.url, self.options = url, options
-        self.path = RootUrl(url)
+        self.path = self.path_type(url)
         self._given_pin = pin
         self._reset()
 
@@ -290,6 +293,11 @@ class RemoteRoot:
 
     # -- what is there --
 
+    @property
+    def pin(self) -> str | None:
+        """The commit, or a hash of what was there at the start; None before `open`."""
+        return self._manifest.pin
+
     def open(self, probe: str = INFO_FILE) -> RemoteRoot:
         """Pin the root to what is in the folder of `probe` now. NotFoundError without that file."""
         if self.options.is_offline:
@@ -383,9 +391,17 @@ class RemoteRoot:
                 copy = files.fetch(rel, entry)
             return str(copy)
         except ReelpoolError as error:
-            if error.dataset is None:
-                error.dataset = self.url
-            raise
+            raise self.named(error, rel) from None
+
+    def named(self, error: ReelpoolError, rel: str) -> ReelpoolError:
+        """An error about a file, which it names as the dataset does, not percent-encoded."""
+        name_dataset(error, self.url, self.path)
+        coded, plain = self._file_url(rel), f"{self.path}/{rel}"
+        if error.file in (None, coded):
+            error.file = rel
+        if error.args and isinstance(error.args[0], str):
+            error.args = (error.args[0].replace(coded, plain), *error.args[1:])
+        return error
 
     def _files(self) -> Any:
         with self._lock:

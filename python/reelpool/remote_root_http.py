@@ -9,11 +9,11 @@ import uuid
 from collections.abc import Iterable, Sequence
 from urllib.parse import quote, urlsplit
 
-from .errors import AuthError, NotFoundError, make_error, redact
+from .errors import HTTP_ADVICE, AuthError, NotFoundError, ReelpoolError, make_error, redact
 from .metadata_episodes import EPISODES_DIR
 from .remote_manifest import Entry, folder_of
 from .remote_options import Options
-from .remote_root import AT_ONCE, RemoteRoot, at_once
+from .remote_root import AT_ONCE, RemoteRoot, RootUrl, at_once
 from .roots import check_path
 
 MAX_FILES = 1_000_000
@@ -21,8 +21,17 @@ ABSENT = Entry(-1, "")  # known not to be there
 _URL = re.compile(r"https?://[^\s\x00-\x20\x7f?#@\\]+", re.IGNORECASE)
 
 
+class HttpUrl(RootUrl):
+    """Of a folder behind http(s)."""
+
+    __slots__ = ()
+    auth_advice = HTTP_ADVICE
+
+
 class HttpRoot(RemoteRoot):
     """A root without a listing."""
+
+    path_type = HttpUrl
 
     @classmethod
     def of_url(cls, url: str, options: Options) -> HttpRoot:
@@ -75,7 +84,10 @@ class HttpRoot(RemoteRoot):
 
     def _told(self, rel: str) -> Entry:
         """What the server says of a file. Without a version its copies are of this start alone."""
-        entry = self._files().ask(rel)
+        try:
+            entry = self._files().ask(rel)
+        except ReelpoolError as error:
+            raise self.named(error, rel) from None
         return entry if entry.version else entry._replace(version=f"once-{uuid.uuid4().hex}")
 
     def _ask(self, rels: Sequence[str]) -> None:

@@ -11,10 +11,10 @@ from urllib.parse import quote, unquote_plus, urlencode, urlsplit
 from xml.etree import ElementTree
 
 from . import env
-from .errors import AuthError, NotFoundError, RemoteError, make_error, redact
+from .errors import S3_ADVICE, AuthError, NotFoundError, RemoteError, make_error, redact
 from .remote_manifest import Entry, make_entry
 from .remote_options import Options, client_keywords
-from .remote_root import RemoteRoot, origin_of
+from .remote_root import RemoteRoot, RootUrl, origin_of
 from .roots import check_path
 
 PAGE_BYTES = 8 << 20
@@ -82,8 +82,17 @@ def find_keys(options: Options) -> Keys | None:
     )
 
 
+class S3Url(RootUrl):
+    """Of a folder in a bucket."""
+
+    __slots__ = ()
+    auth_advice = S3_ADVICE
+
+
 class S3Root(RemoteRoot):
     """`bucket`, and `prefix`: the folder in it that holds meta/; "" for the top."""
+
+    path_type = S3Url
 
     def __init__(self, bucket: str, prefix: str, options: Options) -> None:
         self.bucket, self.prefix = bucket, prefix

@@ -363,8 +363,27 @@ def resolve_root(
 
     Raises NotFoundError, UnsupportedMediaError for a URL of another kind, the errors of `hub.Hub`
     and `RemoteRoot`, ValueError for a malformed repo id or root, TypeError for two revisions that
-    differ.
+    differ; DatasetChangedError where another rank of this job has another version.
     """
+    from .hub_pins import check_same
+
+    found = _resolve_root(repo_id, root, revision, repo_type, token, storage_options, force)
+    if found.remote is not None:
+        check_same(found.remote.url, None, found.remote.pin)
+    elif found.hub is not None:
+        check_same(found.repo_id, revision, found.revision)
+    return found
+
+
+def _resolve_root(
+    repo_id: str,
+    root: str | os.PathLike[str] | None,
+    revision: str | None,
+    repo_type: str,
+    token: str | bool | None,
+    storage_options: dict | None,
+    force: bool,
+) -> Root:
     from .remote_options import parse_options
 
     if repo_type not in ("dataset", "bucket"):
