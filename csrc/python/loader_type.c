@@ -169,12 +169,24 @@ static int64_t nanoseconds(double seconds)
     return seconds < 3e9 ? (int64_t)(seconds * 1e9) : (int64_t)3000000000 * 1000000000;
 }
 
+/* Call who wants to know that nothing is there yet; -1: it raised. */
+static int tell(PyObject *waits)
+{
+    PyObject *done = waits != Py_None ? PyObject_CallObject(waits, NULL) : NULL;
+    if (waits != Py_None && done == NULL) {
+        return -1;
+    }
+    Py_XDECREF(done);
+    return 0;
+}
+
 static PyObject *engine_next(PyObject *object, PyObject *args)
 {
     struct engine_object *self = (struct engine_object *)(void *)object;
     struct module_state *state = rp_state_of(Py_TYPE(object));
+    PyObject *waits = Py_None;
     double timeout_s;
-    if (state == NULL || !PyArg_ParseTuple(args, "d:next", &timeout_s) ||
+    if (state == NULL || !PyArg_ParseTuple(args, "d|O:next", &timeout_s, &waits) ||
         engine_enter(self, state) < 0) {
         return NULL;
     }
@@ -186,7 +198,7 @@ static PyObject *engine_next(PyObject *object, PyObject *args)
         Py_BEGIN_ALLOW_THREADS status =
             rp_loader_next(self->loader, SLICE_NS, nanoseconds(timeout_s), &batch, &err);
         Py_END_ALLOW_THREADS
-    } while (status == RP_AGAIN && PyErr_CheckSignals() == 0);
+    } while (status == RP_AGAIN && PyErr_CheckSignals() == 0 && tell(waits) == 0);
     PyObject *result = NULL;
     if (status == RP_OK) {
         result = rp_batch_wrap(state, &batch, self->field, self->n_fields, object);
@@ -358,9 +370,9 @@ static PyMethodDef engine_methods[] = {
      "Start a stream of a Feed's batches, which is used up; pictures of `ahead` batches beyond\n"
      "those being filled are looked up. Ends the stream before."},
     {"next", engine_next, METH_VARARGS,
-     "next($self, timeout_s, /)\n--\n\n"
+     "next($self, timeout_s, waits=None, /)\n--\n\n"
      "The stream's next Batch, None at its end. LoaderStalledError when no work item ends for\n"
-     "timeout_s."},
+     "timeout_s. waits() is called several times a second until there is one."},
     {"expect", engine_expect, METH_O,
      "expect($self, rows, /)\n--\n\n"
      "The stream after this one begins with these rows (int64): what they need of remote files is\n"

@@ -6,8 +6,9 @@ Importing this package loads neither torch nor the extension module; both come a
 from __future__ import annotations
 
 import importlib
-import logging
 from typing import Any
+
+from . import env
 
 __version__ = "0.1.0"
 
@@ -45,7 +46,7 @@ __all__ = [
     "patch_lerobot",
 ]
 
-logging.getLogger("reelpool").addHandler(logging.NullHandler())
+env.log_to_stderr()
 
 
 def __getattr__(name: str) -> Any:

@@ -49,6 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser(()).print_help(sys.stderr)
         return console.USAGE
     level = logging.INFO if args.verbose else env.log_level() or logging.WARNING
+    own = logging.getLogger("reelpool")
+    own.handlers.clear()  # REELPOOL_LOG's, which scripts use
+    own.propagate = True
     logging.basicConfig(level=level, stream=sys.stderr, format="%(name)s: %(message)s")
     try:
         return importlib.import_module(f".cli.{args.verb}", __package__).run(args)

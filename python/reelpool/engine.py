@@ -23,6 +23,7 @@ from .engine_paths import (
     fetch_threads,
 )
 from .errors import FormatError, MissingExtraError, NotFoundError, StorageError, make_error
+from .live import LiveLine
 
 if TYPE_CHECKING:
     from .metadata import LeRobotDatasetMetadata
@@ -272,6 +273,8 @@ class EngineHandle:
             read_ahead, fetch_threads(paths, processes),
         )  # fmt: skip
 
+        self._live = LiveLine(paths, self.stats) if self.is_remote else None
+
     def begin(self, feed: Any, ahead: int) -> None:
         """Stream the batches of a `_core.Feed`, which is used up. Ends the stream before.
 
@@ -282,7 +285,12 @@ class EngineHandle:
 
     def next(self, timeout_s: float) -> tuple[Any, int] | None:
         """The stream's next core batch, and the positions that all ranks have with it."""
-        batch = self.engine.next(timeout_s)
+        if self._live is None:
+            batch = self.engine.next(timeout_s)
+        else:
+            self._live.begins()
+            batch = self.engine.next(timeout_s, self._live.waits)
+            self._live.ends()
         return None if batch is None else (batch, batch.done)
 
     def expect(self, rows: np.ndarray) -> None:

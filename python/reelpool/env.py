@@ -51,6 +51,22 @@ def log_level() -> int | None:
     return level
 
 
+def log_to_stderr() -> None:
+    """Print reelpool's log where REELPOOL_LOG is set; else Python prints warnings, and a script
+    that configures logging has it all. A name that is no level is a ValueError.
+    """
+    level = log_level()
+    if level is None:
+        return
+    logger = logging.getLogger("reelpool")
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+        logger.addHandler(handler)
+        logger.propagate = False
+    logger.setLevel(level)
+
+
 def required_extras() -> frozenset[str]:
     """REELPOOL_REQUIRE: names whose absence fails a test instead of skipping it."""
     return frozenset(

@@ -1,5 +1,9 @@
 """Variables, CPUs and memory granted, numbers of bytes."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from reelpool import env
 
@@ -103,3 +107,20 @@ def test_homes(monkeypatch, tmp_path, caplog):
     for _ in range(2):
         assert env.hf_lerobot_home() == tmp_path / "h/lerobot"
     assert len(caplog.records) == 1 and "HF_LEROBOT_HOME" in caplog.text
+
+
+SAY = (
+    "import logging, reelpool; l = logging.getLogger('reelpool'); l.info('some'); l.warning('more')"
+)
+
+
+@pytest.mark.parametrize(
+    ("level", "printed"),
+    [("", "more\n"), ("info", "reelpool: some\nreelpool: more\n"), ("error", "")],
+)
+def test_what_scripts_print_of_the_log(level, printed):
+    done = subprocess.run(
+        [sys.executable, "-c", SAY], capture_output=True, text=True, check=True,
+        env={**os.environ, "REELPOOL_LOG": level},
+    )  # fmt: skip
+    assert done.stderr == printed

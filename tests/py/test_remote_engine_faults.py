@@ -195,6 +195,30 @@ def test_an_outage_is_no_stall(server, kind, threads):
         assert digests(loader) == want
 
 
+def test_a_late_batch_is_explained_in_the_log(server, monkeypatch, caplog):
+    monkeypatch.setattr("reelpool.live.LATE_S", 0.3)
+    monkeypatch.setattr("reelpool.live.EVERY_S", 0.3)
+    dataset = open_set(server, timeout=60.0)
+    caplog.set_level("WARNING", "reelpool")
+    with Loader(dataset, 16, num_threads=1) as loader, outage(server, 2.0):
+        next(iter(loader))
+    lines = [r.getMessage() for r in caplog.records]
+    assert lines
+    assert all(line.startswith(f"waiting for {server.origin} for ") for line in lines)
+    assert "the server was busy or out of order" in lines[-1]
+    assert "60 s without a new byte" in lines[-1]
+
+
+def test_what_was_fetched_is_logged(server, monkeypatch, caplog):
+    monkeypatch.setattr("reelpool.live.EVERY_S", 0.0)
+    caplog.set_level("INFO", "reelpool")
+    with Loader(open_set(server), 16, num_threads=1) as loader:
+        list(loader)
+        fetched = loader.stats()["fetch"]["bytes_fetched"]
+    assert f"{fetched / 1e6:.1f} MB fetched by" in caplog.records[-1].getMessage()
+    assert not any(r.levelname == "WARNING" for r in caplog.records)
+
+
 @pytest.mark.parametrize("later", [0.0, 0.5])
 def test_after_an_error_the_network_is_tried_again(server, later):
     """Here after an outage longer than network_timeout; requests of that time may be under way."""
