@@ -44,12 +44,14 @@ class Row:
     disk_cache: bool = False
     home: str = "warm"
     fresh: bool = False
+    faulty: bool = False
     base: str = "local"  # the row that its throughput is held against
 
 
 ROWS = (
     Row("local", "Loader, streaming order, local files", remote=False),
     Row("remote", "the same over the network, no node cache"),
+    Row("faulty", "the same, and requests meet faults", faulty=True, base="remote"),
     Row("cold", "nothing on this machine, node cache on", disk_cache=True, home="cold", fresh=True),
     Row("cached", "the same again: second run", disk_cache=True, home="cold"),
     Row("random_local", "Loader, uniform shuffle, local files", order="random", remote=False,
@@ -79,10 +81,10 @@ class Server:
             raise SystemExit("remote: the server did not start")
         return json.loads(line)
 
-    def take(self) -> dict:
-        """What was asked of it since the last call; cpu_s: of this time."""
+    def take(self, faults: float = 0.0) -> dict:
+        """What was asked of it since the last call; cpu_s: of this time. faults: from now on."""
         assert self._process.stdin is not None
-        self._process.stdin.write("take\n")
+        self._process.stdin.write(f"{faults}\n")
         self._process.stdin.flush()
         found = self._read()
         found["cpu_s"], self._cpu = found["cpu_s"] - self._cpu, found["cpu_s"]
@@ -118,7 +120,7 @@ class Bench:
             shutil.rmtree(home / "cache/url", ignore_errors=True)
         home.mkdir(parents=True, exist_ok=True)
         name = f"{row.name} ({row.what})"
-        self.server.take()
+        self.server.take(self.args.faults if row.faulty else 0.0)
         try:
             raw, watch = session.run_child(
                 self._python(row), HERE / "remote_case.py", self._config(row), 0.5, name,
@@ -190,6 +192,7 @@ def figures(row: Row, raw: dict, asked: dict, facts: remote_set.Facts) -> dict[s
         "import_s": round(raw["import_s"], 3),
         "cpu_ms_per_sample": round(raw["cpu_s"] / samples * 1e3, 4),
         "api_requests": asked["api_requests"] - asked["video_resolves"],
+        "faults": asked["faults"],
         "resolves": asked["video_resolves"],
         "requests": asked["video_requests"],
         "bytes_fetched": asked["video_bytes"],
@@ -282,6 +285,9 @@ def targets(rows: dict[str, dict], bench: Bench) -> list[dict]:
             low, high = (n / facts.files for n in row["range"]["resolves"])
             add(f"resolves per file, {name}", high, 1)
             add(f"resolves per file, {name}", low, 1, least=True)
+    if "faulty" in rows and remote:
+        ratio = rows["faulty"]["local_ratio"]
+        add(f"throughput with {args.faults:.0%} of faults / without", ratio, 0.90, least=True)
     if cached:
         add("requests for videos, second run", cached["range"]["requests"][1], 0)
         add("resolves, second run", cached["range"]["resolves"][1], 0)
@@ -320,6 +326,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     p.add_argument("--copies", type=int, default=10, help="how often its episodes are in the copy")
     p.add_argument("--latency_ms", type=float, default=50, help="before each reply")
     p.add_argument("--bandwidth", type=float, default=100e6, help="bytes/s shared by all; 0: any")
+    p.add_argument("--faults", type=float, default=0.01, help="part of requests, in that row")
     p.add_argument("--batch_size", type=int, default=64)
     p.add_argument("--num_threads", type=int, default=env.granted_cpus(), help="decoding threads")
     p.add_argument("--rows", default=",".join(r.name for r in ROWS), help="which (all)")
@@ -334,6 +341,10 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     unknown = set(args.rows) - {r.name for r in ROWS}
     if unknown:
         p.error(f"--rows: no {sorted(unknown)[0]!r}; there are {', '.join(r.name for r in ROWS)}")
+    if not 0 <= args.faults <= 0.5:
+        p.error("--faults must be 0 to 0.5")
+    if "faulty" in args.rows and "remote" not in args.rows:
+        p.error("--rows: faulty is held against remote")
     if "cached" in args.rows and "cold" not in args.rows:
         p.error("--rows: cached is the second run after cold")
     if args.repeat < 1 or args.copies < 1:
@@ -344,8 +355,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 def command_line(args: argparse.Namespace) -> str:
     """The command without paths of this machine."""
     given = (f"--repeat {args.repeat} --copies {args.copies} --latency_ms {args.latency_ms:g} "
-             f"--bandwidth {args.bandwidth:g} --batch_size {args.batch_size} "
-             f"--num_threads {args.num_threads}")  # fmt: skip
+             f"--bandwidth {args.bandwidth:g} --faults {args.faults:g} "
+             f"--batch_size {args.batch_size} --num_threads {args.num_threads}")  # fmt: skip
     if args.lerobot_python:
         given += f" --lerobot_python PYTHON --lerobot_s {args.lerobot_s:g}"
     return f"python benchmarks/remote.py {args.dataset.name} {given}"

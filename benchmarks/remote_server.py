@@ -3,7 +3,8 @@
 
 The API is that of tests/net/hub_stand_in.py, whose signed URLs lead here to files sent by
 sendfile(2), a thread per connection. Every reply waits for `--latency_ms`; all bodies of files
-share `--bandwidth` bytes/s. Prints {"endpoint": ...}; each line read from the standard input is
+share `--bandwidth` bytes/s. Prints {"endpoint": ...}; each line read from the standard input says
+which part of the requests for files meets a fault from now on, one of FAULTS in turn, and is
 answered by the counters since the last one; the end of the input ends it.
 """
 
@@ -25,12 +26,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/net"))
 
 from hub_stand_in import StandIn
 
+FAULTS = ("busy", "reset", "cut", "silent")  # 503; before the reply; in the body; no reply at all
 CHUNK = 1 << 17  # bytes that one connection may send before the next one's turn
 BURST_S = 0.01  # the link makes up for so much of a late wake-up
 LARGEST_HEAD = 1 << 16
 REQUEST = re.compile(rb"(GET|HEAD) /files/([0-9a-f]{64})\?(\S*) HTTP/1\.1\r\n")
 RANGE = re.compile(rb"\r\nrange: *bytes=(\d+)-(\d*)\r\n", re.IGNORECASE)
-REASONS = {200: "OK", 206: "Partial Content", 403: "Forbidden", 416: "Range Not Satisfiable"}
+REASONS = {200: "OK", 206: "Partial Content", 403: "Forbidden", 416: "Range Not Satisfiable",
+           503: "Service Unavailable"}  # fmt: skip
 
 
 class Link:
@@ -60,6 +63,8 @@ class Hub(StandIn):
         self._servers[1].RequestHandlerClass = Sender
         self._open: dict[str, tuple[int, int, str]] = {}
         self.sent: dict[str, list[int]] = {}  # [requests, bytes] by the files' suffix
+        self.fault_share = 0.0
+        self._due, self._met = 0.0, 0  # faults owed, faults met
 
     def file(self, sha: str, query: str) -> tuple[int, int, str] | None:
         """(descriptor, size, suffix) of a signed URL's file; None: refused."""
@@ -79,9 +84,21 @@ class Hub(StandIn):
             found[0] += 1
             found[1] += length
 
-    def take(self) -> dict:
-        """The counters since the last call."""
+    def next_fault(self) -> str | None:
+        """What this request meets: every so many one of FAULTS."""
         with self._lock:
+            self._due += self.fault_share
+            if self._due < 1:
+                return None
+            self._due -= 1
+            self._met += 1
+            return FAULTS[self._met % len(FAULTS)]
+
+    def take(self, faults: float = 0.0) -> dict:
+        """The counters since the last call. faults: part of the requests to come."""
+        with self._lock:
+            self.fault_share, self._due = faults, 0.0
+            met, self._met = self._met, 0
             log, self.log = self.log, []
             sent, self.sent = self.sent, {}
         videos, others = sent.get(".mp4", [0, 0]), [v for k, v in sent.items() if k != ".mp4"]
@@ -93,6 +110,7 @@ class Hub(StandIn):
             "video_bytes": videos[1],
             "other_bytes": sum(v[1] for v in others) + sum(e["bytes"] for e in log),
             "other_requests": len(log) - resolves + sum(v[0] for v in others),
+            "faults": met,
             "cpu_s": time.process_time(),
         }
 
@@ -129,6 +147,14 @@ class Sender(socketserver.BaseRequestHandler):
             self._head(403, 0, 0)
             return False
         handle, size, suffix = file
+        fault = hub.next_fault()
+        if fault == "busy":
+            self._head(503, 0, 0)
+            return True
+        if fault == "silent":
+            self.request.recv(1)  # until the client goes away
+        if fault in ("silent", "reset"):
+            return False
         span, status, start, stop = RANGE.search(head), 200, 0, size
         if span is not None:
             start, stop = int(span[1]), min(int(span[2]) + 1, size) if span[2] else size
@@ -142,8 +168,8 @@ class Sender(socketserver.BaseRequestHandler):
         body = stop - start if line[1] == b"GET" else 0
         hub.count(suffix, body)
         self._head(status, stop - start, socket.MSG_MORE if body else 0, more)
-        self._body(hub, handle, start, body)
-        return True
+        self._body(hub, handle, start, body // 2 if fault == "cut" else body)
+        return fault != "cut"
 
     def _head(self, status: int, length: int, flags: int, more: str = "") -> None:
         text = f"HTTP/1.1 {status} {REASONS[status]}\r\nContent-Length: {length}\r\n{more}\r\n"
@@ -177,8 +203,8 @@ def main() -> None:
             for blob in repo.commits[repo.branches["main"]].values():
                 blob.facts()  # hashed now, not while a client waits
         print(json.dumps({"endpoint": hub.endpoint}), flush=True)
-        for _ in sys.stdin:
-            print(json.dumps(hub.take()), flush=True)
+        for line in sys.stdin:
+            print(json.dumps(hub.take(float(line))), flush=True)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ class Answer(NamedTuple):
 
 def ask(url: str, method: str = "GET", **headers: str) -> Answer:
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=20)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=3)
     with contextlib.closing(connection):
         connection.request(method, f"{parts.path}?{parts.query}", headers=headers)
         with connection.getresponse() as answer:
@@ -98,6 +98,23 @@ def test_wrong_signatures_and_tokens_are_refused(hub):
     assert hub.take()["video_bytes"] == 0
 
 
+def test_every_so_many_requests_meet_a_fault(hub):
+    url, ends = resolve(hub), []
+    hub.take(0.25)
+    for _ in range(16):
+        try:
+            answer = ask(url, Range="bytes=0-999")
+            ends.append(answer.status)
+        except http.client.IncompleteRead:
+            ends.append("cut")
+        except (http.client.RemoteDisconnected, TimeoutError):
+            ends.append("none")
+    assert ends.count(206) == 12 and ends[3::4].count(206) == 0
+    assert {503, "cut", "none"} <= set(ends)
+    assert hub.take()["faults"] == 4
+    assert ask(url, Range="bytes=0-999").status == 206
+
+
 def test_a_link_is_shared(monkeypatch):
     pauses, now = [], [100.0]
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=pauses.append)
@@ -118,7 +135,7 @@ def run(row: str, **changes) -> dict:
            "stats": {"decoded": 128, "read_s": 0.5, "fetch": {"requests": 2}},
            "versions": {}}  # fmt: skip
     asked = {"api_requests": 5, "video_resolves": 1, "video_requests": 2, "video_bytes": 1000,
-             "other_bytes": 10, "cpu_s": 0.1}  # fmt: skip
+             "other_bytes": 10, "faults": 0, "cpu_s": 0.1}  # fmt: skip
     which = next(r for r in remote.ROWS if r.name == row)
     raw |= {k: v for k, v in changes.items() if k in raw}
     asked |= {k: v for k, v in changes.items() if k in asked}
@@ -129,7 +146,9 @@ FACTS = remote.remote_set.Facts(frames=128, episodes=1, fps=30, files=1, video_b
 
 
 def goals(bandwidth: float = 1e8, **rows: dict) -> dict[str, bool]:
-    args = SimpleNamespace(latency_ms=50, bandwidth=bandwidth, batch_size=64, num_threads=2)
+    args = SimpleNamespace(
+        latency_ms=50, bandwidth=bandwidth, batch_size=64, num_threads=2, faults=0.01
+    )
     bench = SimpleNamespace(args=args, facts=FACTS, runs={k: [v] for k, v in rows.items()})
     found = remote.targets({r["row"]: r for r in remote.records(bench)}, bench)
     out: dict[str, bool] = {}
@@ -164,6 +183,9 @@ def test_targets_are_met_and_missed():
     greedy = goals(remote=run("remote", video_bytes=1060, video_resolves=2))
     assert not any(greedy.values())
     assert not goals(remote=run("remote", video_resolves=0))["resolves per file, no node cache"]
+    for end, met in ((1.05, True), (1.10, False)):
+        held = goals(remote=run("remote"), faulty=run("faulty", arrivals=[0.5, end]))
+        assert held["throughput with 1% of faults / without"] is met
     again = goals(cached=run("cached", video_requests=1, video_resolves=0))
     assert again == {"requests for videos, second run": False, "resolves, second run": True}
 
@@ -173,7 +195,8 @@ def test_a_whole_short_run(tmp_path):
     pytest.importorskip("torch", reason="needs the extra `torch`")
     program = str(ROOT / "benchmarks/remote.py")
     command = [sys.executable, program, str(DATA), "--repeat", "1", "--copies", "2",
-               "--latency_ms", "1", "--batch_size", "8", "--out_dir", str(tmp_path)]  # fmt: skip
+               "--latency_ms", "1", "--batch_size", "8", "--faults", "0.2", "--out_dir",
+               str(tmp_path)]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "remote.json").read_text())
@@ -182,6 +205,8 @@ def test_a_whole_short_run(tmp_path):
     files = record["env"]["files"]
     for name in ("remote", "cold"):
         assert rows[name]["resolves"] == files and rows[name]["bytes_ratio"] <= 1.05
+    assert rows["faulty"]["faults"] > 0 == rows["remote"]["faults"]
+    assert rows["faulty"]["samples_measured"] == rows["remote"]["samples_measured"]
     assert rows["cached"]["requests"] == rows["cached"]["resolves"] == 0
     assert rows["random"]["samples_measured"] == rows["local"]["samples_measured"]
     text = json.dumps(record) + done.stdout
