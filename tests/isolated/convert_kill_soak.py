@@ -6,23 +6,19 @@ threads and worker processes; some are two at once that take each other for anot
 them with a clock that is a day off; some stand still until their leases are void.
 """
 
-import contextlib
 import os
 import random
-import shutil
 import signal
 import sys
-import tempfile
 import time
-import traceback
 from pathlib import Path
 from typing import NamedTuple
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "py"))
 
-from _convert_killing import in_child
-from convert_sets import MIXED, tree, write_clips
-from reelpool import verify_meta, verify_video  # noqa: F401  (loaded once, not in every child)
+from _convert_killing import case_of, fork, in_child, status_of
+from convert_sets import MIXED
+from reelpool import env, verify_meta, verify_video  # noqa: F401  (loaded once, not in every child)
 from reelpool.convert import work
 from reelpool.convert.job import Options
 from reelpool.convert.run import convert
@@ -53,25 +49,17 @@ class Attempt(NamedTuple):
 
     def begin(self, root):
         """Fork; its process group."""
-        pid = os.fork()
-        if pid:
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # the child may be first
-                os.setpgid(pid, pid)
-            return pid
-        os.setpgid(0, 0)
-        code = 1
-        try:
+
+        def work_on():
             if self.host:
                 work._machine = lambda: [self.host, "", ""]
                 real = time.time
                 time.time = lambda: real() + self.skew_s
+            env.granted_cpus = lambda: 3  # as many processes as drawn
             options = Options(root, root.name, episodes_per_batch=2, lease_s=LEASE_S)
             convert(options, self.threads, self.processes)
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
+
+        return fork(work_on)
 
 
 def watch(root, seconds, pids):
@@ -91,7 +79,7 @@ def watch(root, seconds, pids):
 def end(pid):
     """Kill a process and its workers; its status."""
     os.killpg(pid, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return status_of(pid)
 
 
 def finished(root):
@@ -138,45 +126,33 @@ def one_round(root, chance, usual_s):
     return killed, stalled
 
 
-def conversion(base, source, wanted, before, chance, usual_s):
+def conversion(case, chance, usual_s):
     """One dataset, attempt after attempt; how many were killed."""
-    root = shutil.copytree(source, base / "arm")
+    root = case.copy()
     killed, made = 0, {}
     for _ in range(MOST_ATTEMPTS):
         now, stalled = one_round(root, chance, usual_s)
         killed += now
-        assert tree(root) in (before, wanted), "the dataset was neither the old nor the new one"
+        new = case.sound(root)
         if not stalled:  # one that wakes may give a file its name once more
             kept(root, made)
         made = finished(root)
-        if tree(root) == wanted and chance.random() < 0.8:
+        if new and chance.random() < 0.8:
             break
-    in_child(lambda: convert(Options(root, root.name, lease_s=LEASE_S)))
-    assert tree(root) == wanted and tree(base / "arm_old") == before
-    left = sorted(p.name for p in base.iterdir())
-    assert left == ["arm", "arm_old"], left
-    for path in base.iterdir():
-        shutil.rmtree(path)
+    case.finish(root, lease_s=LEASE_S)
     return killed
 
 
 def main(seed, kills):
     chance = random.Random(seed)
-    memory = Path("/dev/shm")  # syncing is not what is looked at here
-    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
-        base = Path(folder)
-        os.environ["REELPOOL_CACHE"] = str(base / "cache")
-        source, runs = base / "source", base / "runs"
-        in_child(lambda: write_clips(source, MIXED))
-        before = tree(source)
-        root = shutil.copytree(source, base / "arm")
-        begun = time.monotonic()
-        in_child(lambda: convert(Options(root, "arm")))
-        usual_s, wanted = time.monotonic() - begun, tree(root)
-        runs.mkdir()
+    with case_of(MIXED) as case:
+        root, begun = case.copy(), time.monotonic()
+        in_child(lambda: convert(Options(root, root.name)))
+        usual_s = time.monotonic() - begun
+        case.finish(root)
         killed = conversions = 0
         while killed < kills:
-            killed += conversion(runs, source, wanted, before, chance, usual_s)
+            killed += conversion(case, chance, usual_s)
             conversions += 1
         print(f"{killed} kills in {conversions} conversions", file=sys.stderr)
     print("ok")
