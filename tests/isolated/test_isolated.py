@@ -29,6 +29,8 @@ ON_DEMO = {  # scripts that read the embedded set: arguments -> (seconds, whethe
     "remote_ends.py": {"": (60, False)},
     "remote_fork_rounds.py": {"3": (60, False), "100": (300, True)},
     "convert_kill_soak.py": {"1 5": (120, False), "2 100": (600, True)},
+    "long_run.py": {f"{way} 10000": (600, True) for way in ("loader", "persistent", "workers")},
+    "exactly_once.py": {"": (600, True)},
     "kill_soak.py": {"1 5": (120, False), "1 every": (120, True), "3 50": (600, True)},
 }
 FILES = sorted(
