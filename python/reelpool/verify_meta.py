@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from .tables import Table, load_table
 from .verify import Fault, Report, collecting, fault_of
 
 FILES_AT_ONCE = 64  # Parquet files whose rows are held together
+BYTES_AT_ONCE = 32 << 20  # and about so many bytes of rows, or one episode
+_WIDTHS = {"float64": 8, "int64": 8, "float16": 2, "bool": 1, "int8": 1, "uint8": 1, "image": 0.25}
 
 
 def explain(error: ReelpoolError, root: Path, report: Report) -> None:
@@ -64,18 +67,27 @@ def check_meta(meta: Any, chosen: np.ndarray, level: str, report: Report) -> dic
     report.episodes = len(chosen)
     times: dict[int, np.ndarray] = {}
     columns = meta._columns
-    for part in _parts(columns.data_file_id[chosen], chosen):
+    for part in _parts(meta, chosen):
         present = part[~np.isin(columns.data_file_id[part], list(missing))]
         _check_rows(meta, present, level, report, times)
     return times
 
 
-def _parts(file_ids: np.ndarray, chosen: np.ndarray) -> list[np.ndarray]:
-    """The episodes cut where FILES_AT_ONCE files are full."""
+def _parts(meta: Any, chosen: np.ndarray) -> list[np.ndarray]:
+    """The episodes cut where FILES_AT_ONCE files or BYTES_AT_ONCE are full."""
     if not len(chosen):
         return []
-    number = np.concatenate([[0], np.cumsum(np.diff(file_ids) != 0)])
-    return np.split(chosen, np.flatnonzero(np.diff(number // FILES_AT_ONCE)) + 1)
+    columns = meta._columns
+    file_ids = columns.data_file_id[chosen]
+    number = np.concatenate([[0], np.cumsum(np.diff(file_ids) != 0)]) // FILES_AT_ONCE
+    held = np.cumsum(columns.length[chosen]) * _row_bytes(meta) // BYTES_AT_ONCE
+    return np.split(chosen, np.flatnonzero(np.diff(number) + np.diff(held)) + 1)
+
+
+def _row_bytes(meta: Any) -> float:
+    """About what a row takes in memory."""
+    numbers = [f for f in meta.features.values() if f["dtype"] != "video"]
+    return sum(_WIDTHS.get(f["dtype"], 4) * math.prod(f.get("shape") or [1]) for f in numbers)
 
 
 def _check_tasks(meta: Any, chosen: np.ndarray, report: Report) -> None:

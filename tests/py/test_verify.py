@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from demo_sets import DEMO, FRAMES, FRONT, ROOT, STARTS, WRIST, copy_demo, video
-from reelpool import errors, sums, verify, verify_video
+from reelpool import errors, sums, verify, verify_meta, verify_video
 from reelpool.engine import load_core
 from test_sums import damage
 from written_datasets import NUMBERS, edit_info, rows, write_jsonl, write_v2, write_v30
@@ -481,3 +481,19 @@ def test_the_command(demo, cache, tmp_path):
     assert command(tmp_path, cache=cache).returncode == 3
     assert command(demo, "--episode", 99, cache=cache).returncode == 3
     assert command(demo, "--level", "all", cache=cache).returncode == 2
+
+
+def test_rows_are_held_in_parts(demo, monkeypatch):
+    """The same faults in parts of one episode."""
+    bad = STARTS[2] + 3
+    edit_table(demo / DATA, task_index=lambda v: [7 if i == bad else x for i, x in enumerate(v)])
+    real, held = verify_meta.load_table, []
+    monkeypatch.setattr(
+        verify_meta, "load_table", lambda meta, part: held.append(len(part)) or real(meta, part)
+    )
+    whole = verify.check(demo, "meta").to_dict()
+    monkeypatch.setattr(verify_meta, "BYTES_AT_ONCE", 1000)
+    parts = verify.check(demo, "meta").to_dict()
+    assert [f["episode"] for f in whole["faults"]] == [2]
+    assert parts | {"seconds": 0} == whole | {"seconds": 0}
+    assert held == [whole["episodes"]] + [1] * whole["episodes"]
