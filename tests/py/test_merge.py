@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 from reelpool import __main__ as command
-from reelpool.bench import merge
+from reelpool.bench import merge, quality, session
 from reelpool.cli import console
 
 
@@ -205,6 +205,16 @@ def test_the_page_is_one_file_of_well_formed_charts(folder, tmp_path):
     assert "python x --y &#x27;&lt;z&gt;&#x27;" in page
     ElementTree.fromstring((out / "chart.svg").read_text())
     assert not (root / "report.html").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_said_at_once(folder, tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(quality, "compare", None)  # nothing is computed before
+    monkeypatch.setattr(session, "run_all", None)
+    for words in (["--merge", folder(record(world_size=1))], ["--quality"], ["--impl", "reelpool"]):
+        command_line = ["bench", *words, "--out_dir", tmp_path / "file"]
+        assert command.main([str(word) for word in command_line]) == console.UNUSABLE
+        assert f"--out_dir {tmp_path}/file cannot be written: " in capsys.readouterr().err
 
 
 def test_nothing_to_merge_is_said(tmp_path, capsys):

@@ -37,6 +37,7 @@ def measure(args: argparse.Namespace, nodes: int, mode: str, out: Path) -> list[
         "--source", "local", "--mode", mode, "--impl", args.impl, "--device", "cpu",
         "--num_workers", 1, "--batch_size", args.batch_size, "--num_batches", 1_000_000,
         "--duration_s", args.duration_s, "--probe_samples", 0, "--floor_s", args.floor_s,
+        "--warmup_batches", args.warmup_batches,
     ]  # fmt: skip
     done = subprocess.run([str(word) for word in command], env=environment, cwd=REPO)
     if done.returncode:
@@ -52,6 +53,7 @@ def main() -> int:
     parser.add_argument("--impl", default="reelpool", choices=("reelpool", "reelpool_loader"))
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--duration_s", type=float, default=10.0)
+    parser.add_argument("--warmup_batches", type=int, default=20)
     parser.add_argument("--floor_s", type=float, default=1.0)
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--min", type=float, default=0.0)
