@@ -211,6 +211,36 @@ def test_windows_of_the_streaming_class_with_a_worker(tmp_path, capsys):
     assert set(found["order"]) == set("CURkgJ")
 
 
+@pytest.mark.parametrize("scenario", suite_options.SCENARIOS)
+def test_every_scenario_has_every_key(tmp_path, monkeypatch, scenario):
+    kind = suite_options.SCENARIOS[scenario]
+    monkeypatch.setenv("RANK", str(kind.nodes - 1))
+    monkeypatch.setenv("WORLD_SIZE", str(kind.nodes))
+    words = ("--scenario", scenario, "--root", str(DATA), "--data_files_root", str(DATA))
+    more = ("--local_root", str(DATA), "--num_partitions", "1", "--impl", "reelpool_loader")
+    options = short(tmp_path, *words, *more, "--batch_size", "4", "--num_batches", "5")
+    assert suite_cli.dataloading(options) == console.OK
+    tag = f"{scenario}_bs4_w0_r{kind.nodes - 1}of{kind.nodes}"
+    found = check_record(tmp_path / f"reelpool_loader/{tag}.json", DATALOADING_KEYS)
+    assert (found["loader"], found["scenario"]) == (kind.kind, scenario)
+    nulls = {k for k in DATALOADING_KEYS if found[k] is None}
+    order = {"episode_pool_size", "max_buffer_input_shards", "num_shards"}
+    if kind.kind == "map_style":
+        assert nulls == order | {"data_files_root"}
+    else:
+        assert nulls == (set() if kind.bucket else {"data_files_root"})
+
+
+@pytest.mark.parametrize("mode", ["single", "sarm", "sarm_action"])
+def test_every_mode_has_every_key(tmp_path, mode):
+    words = ("--root", str(DATA), "--repo_id", "demo", "--mode", mode, "--source", "local")
+    more = ("--impl", "reelpool", "--num_workers", "0", "--batch_size", "4", "--num_batches", "5")
+    assert suite_cli.streaming(short(tmp_path, *words, *more)) == console.OK
+    found = check_record(tmp_path / f"reelpool/local_{mode}_bs4_w0_cpu.json", STREAMING_KEYS)
+    assert [k for k in STREAMING_KEYS if found[k] is None] == []
+    assert found["mode"] == mode
+
+
 def test_an_implementation_that_fails_leaves_its_reason(tmp_path, capsys):
     words = ("--scenario", "stream_hub", "--root", str(DATA), "--repo_id", "demo")
     stale = tmp_path / "reelpool_loader/stream_hub_bs4000_w0_r0of1.json"
