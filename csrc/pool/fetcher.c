@@ -1,6 +1,7 @@
 #include "pool/work_priv.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define IDLE_WAIT_NS 1000000000
 #define ROOM_WAIT_NS 10000000 /* between looks whether there is room */
@@ -21,6 +22,20 @@ static void fetch_apart(rp_loader *loader, struct segment *group)
     }
 }
 
+/* To each its own, so that one that stays keeps no other's in memory. */
+static rp_status hand_out(struct segment *group, rp_buf *bytes, int64_t from, struct rp_error *err)
+{
+    if (group->group == NULL) {
+        group->bytes = rp_buf_ref(bytes);
+        return RP_OK;
+    }
+    for (struct segment *s = group; s != NULL; s = s->group) {
+        RP_TRY(rp_buf_new((size_t)s->extent.len, &s->bytes, err));
+        memcpy(s->bytes->data, bytes->data + (s->extent.offset - from), (size_t)s->extent.len);
+    }
+    return RP_OK;
+}
+
 static void fetch_group(rp_loader *loader, struct segment *group)
 {
     struct rp_error err;
@@ -37,9 +52,10 @@ static void fetch_group(rp_loader *loader, struct segment *group)
     if (status == RP_OK) {
         status = rp_files_read(loader->files, group->file, from, to - from, bytes->data, &err);
     }
-    if (status != RP_OK) {
-        rp_buf_unref(&bytes);
+    if (status == RP_OK) {
+        status = hand_out(group, bytes, from, &err);
     }
+    rp_buf_unref(&bytes);
     rp_count(&loader->counters.fetch_ns, rp_now_ns() - began);
     if (status == RP_E_OFFLINE && group->group != NULL) {
         fetch_apart(loader, group);
@@ -47,12 +63,11 @@ static void fetch_group(rp_loader *loader, struct segment *group)
     }
     rp_count(&loader->counters.fetches, 1);
     rp_lock_acquire(&loader->lock);
-    rp_segments_settle_locked(loader, group, bytes, from, &err);
+    rp_segments_settle_locked(loader, group, &err);
     loader->last_progress_ns = rp_now_ns();
     rp_cond_broadcast(&loader->work);
     rp_cond_broadcast(&loader->done); /* a caller may be the one who works */
     rp_lock_release(&loader->lock);
-    rp_buf_unref(&bytes);
 }
 
 static void *fetch_main(void *arg)

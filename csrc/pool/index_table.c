@@ -117,6 +117,9 @@ static rp_status read_moov(rp_files *files, int i, int64_t size, rp_buf **moov, 
         if (status != RP_AGAIN) {
             return status;
         }
+        if (rp_files_whole(files, i) > 0) { /* any part of it costs all of it */
+            need = (struct rp_byte_range){.len = size};
+        }
         RP_TRY(read_part(files, i, &need, &buf, bytes_read, err));
         at = need.offset;
     }

@@ -125,7 +125,7 @@ RP_CHECKED rp_status rp_loader_new(const struct rp_dataset_desc *desc,
 RP_CHECKED rp_status rp_loader_begin(rp_loader *loader, rp_feed **feed, int64_t ahead,
                                      struct rp_error *err);
 
-/* Take the stream's next batch. Owner: *out is the caller's (rp_batch_free). Thread: one at a time.
+/* Take the stream's next batch. Owner: *out is the caller's (rp_batch_free). Thread: any.
  * Blocks: up to slice_ns, then RP_AGAIN (so that the caller can look at signals).
  * Returns RP_END after the last batch. Errors: what went wrong with this batch, with coordinates
  * (the stream ends there); RP_E_STALLED no work item finished for stall_ns; RP_E_CLOSED. */

@@ -190,6 +190,7 @@ struct rp_loader {
     int64_t blocks_unmapped; /* of the arena, as last seen */
     uint64_t releases;       /* blocks that came back */
     bool closing, starting, caller_works;
+    bool taken; /* a caller takes the stream's next batch */
     struct worker *workers;
     int n_workers;
     rp_thread *fetchers;

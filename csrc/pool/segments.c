@@ -92,13 +92,15 @@ static void forget(struct segment_table *table, struct segment *s)
     rp_free(s);
 }
 
-/* The bytes of a READY segment, which is in no list, are given up; of a unit a mark stays. */
-static void give_up(struct segment_table *table, struct segment *s)
+/* The bytes of a READY segment, which is in no list, are given up; a mark stays. */
+static void give_up(rp_loader *loader, struct segment *s)
 {
+    struct segment_table *table = &loader->segments;
     table->bytes -= s->extent.len;
     rp_buf_unref(&s->bytes);
     if (table->n_marks < MOST_MARKS) {
         s->state = SEGMENT_EVICTED;
+        s->era = loader->era;
         table->n_marks++;
     }
     else {
@@ -114,32 +116,35 @@ static void leave_idle(struct segment_table *table, struct segment *s)
 }
 
 /* A READY segment that no run needs, in no list: it may be needed again, or be used up. */
-static void rest(struct segment_table *table, struct segment *s)
+static void rest(rp_loader *loader, struct segment *s)
 {
+    struct segment_table *table = &loader->segments;
     list_put(&table->idle, s);
     table->idle_bytes += s->extent.len;
     s->idle = true;
     while (table->idle_bytes > MOST_IDLE && table->idle.first != s) {
         struct segment *oldest = table->idle.first;
         leave_idle(table, oldest);
-        give_up(table, oldest);
+        give_up(loader, oldest);
     }
 }
 
-static struct segment *wake(struct segment_table *table, struct segment *s)
+static struct segment *wake(rp_loader *loader, struct segment *s)
 {
+    struct segment_table *table = &loader->segments;
     s->state = SEGMENT_WAITING;
     s->need = NEVER_DUE;
     table->n_marks--;
     table->n_waiting++;
-    table->again++;
+    table->again += s->era == loader->era;
     list_put(&table->waiting, s);
     return s;
 }
 
 /* The segment that a run of this want is to wait for; NULL: none. Instead of long units the first
  * batch waits for its own GOPs, so that it is there soon; these come once more with their units.
- * What was given up once is fetched GOP by GOP from then on: most of a unit may have been used. */
+ * What was given up is fetched GOP by GOP from then on, since most of a unit may have been used; in
+ * a later stream it is a whole unit again. */
 static struct segment *segment_for(rp_loader *loader, const struct want *want)
 {
     struct segment_table *table = &loader->segments;
@@ -149,12 +154,13 @@ static struct segment *segment_for(rp_loader *loader, const struct want *want)
         rp_extent_of_locked(loader, want, false, &e);
     }
     struct segment *s = e.len > 0 ? find(table, want->file, &e) : NULL;
-    if (s != NULL && s->state == SEGMENT_EVICTED) {
+    bool used = s != NULL && s->state == SEGMENT_EVICTED && s->era == loader->era;
+    if (used && !want->batch->expected) {
         rp_extent_of_locked(loader, want, false, &e);
         s = e.len > 0 ? find(table, want->file, &e) : NULL;
     }
     if (s != NULL) {
-        return s->state == SEGMENT_EVICTED ? wake(table, s) : s;
+        return s->state == SEGMENT_EVICTED ? wake(loader, s) : s;
     }
     return e.len > 0 ? make(table, want->file, &e) : NULL;
 }
@@ -232,7 +238,7 @@ void rp_segment_leave_locked(rp_loader *loader, struct run *run)
         break;
     case SEGMENT_READY:
         list_take(&table->busy, s);
-        rest(table, s);
+        rest(loader, s);
         if (table->n_waiting > 0) { /* there is room for another */
             rp_cond_signal(&loader->fetch);
         }
@@ -294,7 +300,7 @@ static bool make_room(rp_loader *loader, uint64_t need)
     struct segment *victim = table->idle.first;
     if (victim != NULL) {
         leave_idle(table, victim);
-        give_up(table, victim);
+        give_up(loader, victim);
         return true;
     }
     for (struct segment *s = table->busy.first; s != NULL; s = s->after) {
@@ -310,7 +316,7 @@ static bool make_room(rp_loader *loader, uint64_t need)
     list_take(&table->busy, victim);
     struct segment gone = *victim; /* it may be forgotten */
     victim->runs = NULL;
-    give_up(table, victim);
+    give_up(loader, victim);
     send_back(loader, &gone);
     return true;
 }
@@ -420,8 +426,8 @@ struct segment *rp_segments_pick_locked(rp_loader *loader)
     return best;
 }
 
-void rp_segments_settle_locked(rp_loader *loader, struct segment *group, rp_buf *bytes,
-                               int64_t offset, const struct rp_error *error)
+void rp_segments_settle_locked(rp_loader *loader, struct segment *group,
+                               const struct rp_error *error)
 {
     struct segment_table *table = &loader->segments;
     while (group != NULL) {
@@ -429,10 +435,8 @@ void rp_segments_settle_locked(rp_loader *loader, struct segment *group, rp_buf 
         group = s->group;
         s->group = NULL;
         table->n_fetching--;
-        if (bytes != NULL) {
+        if (s->bytes != NULL) {
             s->state = SEGMENT_READY;
-            s->bytes = rp_buf_ref(bytes);
-            s->at = (size_t)(s->extent.offset - offset);
         }
         else {
             table->bytes -= s->extent.len;
@@ -455,7 +459,7 @@ void rp_segments_settle_locked(rp_loader *loader, struct segment *group, rp_buf 
                 forget(table, s);
                 continue;
             }
-            rest(table, s);
+            rest(loader, s);
         }
     }
 }
@@ -474,7 +478,7 @@ rp_status rp_segment_read(const struct run *run, int64_t offset, int64_t len, ui
         *err = *s->error;
         return s->error->code;
     }
-    memcpy(to, s->bytes->data + s->at + (offset - s->extent.offset), (size_t)len);
+    memcpy(to, s->bytes->data + (offset - s->extent.offset), (size_t)len);
     return RP_OK;
 }
 

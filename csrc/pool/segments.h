@@ -26,7 +26,7 @@ enum segment_state {
     SEGMENT_FETCHING, /* by one of the fetchers */
     SEGMENT_READY,
     SEGMENT_FAILED, /* until the runs that wait have looked */
-    SEGMENT_EVICTED /* a mark: it was here once, and is not fetched as a whole again */
+    SEGMENT_EVICTED /* a mark: it was here, and in this era is not fetched as a whole again */
 };
 
 struct segment {
@@ -38,11 +38,10 @@ struct segment {
     int32_t file;
     int32_t readers; /* runs under way */
     enum segment_state state;
-    uint64_t era;           /* FETCHING: since this one of the loader's */
+    uint64_t era;           /* FETCHING: since this one of the loader's; EVICTED: in it */
     bool idle;              /* READY, and no run needs it: in the list of the idle */
     uint64_t need;          /* ticket of the first batch that wants it */
-    rp_buf *bytes;          /* READY: shared with those fetched together */
-    size_t at;              /* where its own begin there */
+    rp_buf *bytes;          /* READY; FETCHING: the fetcher's */
     struct rp_error *error; /* FAILED; NULL: out of memory */
 };
 
@@ -80,9 +79,9 @@ void rp_segments_expect_locked(struct rp_loader *loader, const struct batch *bat
 void rp_segments_forget_expected_locked(struct rp_loader *loader);
 /* Next segments to fetch, chained by `group`, side by side in one file. NULL: none may be. */
 RP_CHECKED struct segment *rp_segments_pick_locked(struct rp_loader *loader);
-/* They are here (bytes from the offset of the first), or not (error may be NULL). */
-void rp_segments_settle_locked(struct rp_loader *loader, struct segment *group, rp_buf *bytes,
-                               int64_t offset, const struct rp_error *error);
+/* Those with bytes are here, the others are not (error may be NULL). */
+void rp_segments_settle_locked(struct rp_loader *loader, struct segment *group,
+                               const struct rp_error *error);
 void rp_segments_free(struct rp_loader *loader);
 
 /* Copy bytes of a run's segment. RP_AGAIN: they are not in it. Without the lock, while held. */

@@ -201,6 +201,12 @@ rp_status rp_loader_next(rp_loader *loader, int64_t slice_ns, int64_t stall_ns, 
     RP_TRY(rp_loader_check_usable(loader, err));
     struct batch *front;
     rp_lock_acquire(&loader->lock);
+    if (loader->taken) { /* by another thread: one batch has one taker */
+        (void)rp_cond_wait(&loader->done, &loader->lock, rp_now_ns() + WAIT_NS); /* loops */
+        rp_lock_release(&loader->lock);
+        return RP_AGAIN;
+    }
+    loader->taken = true;
     rp_status status = wait_front_locked(loader, slice_ns, stall_ns, &front, err);
     if (status == RP_OK) {
         status = rp_loader_wait_locked(loader, front, slice_ns, stall_ns, err);
@@ -212,6 +218,8 @@ rp_status rp_loader_next(rp_loader *loader, int64_t slice_ns, int64_t stall_ns, 
         }
         rp_cond_broadcast(&loader->work); /* room for the next batch */
     }
+    loader->taken = false;
+    rp_cond_broadcast(&loader->done); /* others may take the next */
     struct parked *dead = rp_park_dead_locked(&loader->park);
     rp_lock_release(&loader->lock);
     rp_park_bury(loader, dead);

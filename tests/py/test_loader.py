@@ -2,6 +2,7 @@
 
 import math
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -35,6 +36,26 @@ def small():
 
 
 # -- which samples --
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_threads_that_share_an_iterator_get_each_batch_once(small, threads):
+    taken = []
+    with loader_of(small, 2, shuffle=True, num_threads=threads) as loader:
+        batches = iter(loader)
+
+        def take():
+            for batch in batches:
+                taken.append(batch)  # noqa: PERF402: atomic
+
+        takers = [threading.Thread(target=take) for _ in range(4)]
+        for taker in takers:
+            taker.start()
+        for taker in takers:
+            taker.join()
+    assert sorted(ids(taken)) == all_ids(small)
+    for batch in taken:
+        check_pixels(batch, [WRIST])
 
 
 @pytest.mark.parametrize("name", ORDERS)
