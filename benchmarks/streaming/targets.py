@@ -12,6 +12,7 @@ something failed. Needs the ffmpeg program. Measure on an idle machine.
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -53,10 +54,12 @@ def measure(args: argparse.Namespace, copy: Path, mode: str, number: int) -> Non
         "--buffer_size", args.buffer_size, "--dtype", args.dtype, "--num_batches", 1_000_000,
         "--duration_s", args.duration_s, "--floor_s", args.floor_s, "--probe_samples", 32, "--min",
         f"frames_per_s_node={getattr(args, f'min_{mode}'):g}",
-        "--out_dir", args.out_dir / f"{mode}{number}",
+        "--out_dir", os.path.relpath(args.out_dir / f"{mode}{number}", REPO),
     ]  # fmt: skip
     if args.lerobot_python:
-        command += ["--lerobot_python", args.lerobot_python]
+        here = os.path.exists(args.lerobot_python)  # else a name on PATH
+        python = os.path.relpath(args.lerobot_python, REPO) if here else args.lerobot_python
+        command += ["--lerobot_python", python]
     done = subprocess.run([str(word) for word in command], cwd=REPO, stdout=subprocess.DEVNULL)
     if done.returncode not in (0, 1):
         sys.exit(done.returncode)
@@ -76,7 +79,14 @@ def main() -> int:
         for number in range(args.repeat):
             for mode in TARGETS:
                 measure(args, copy, mode, number)
-    merge = [sys.executable, "-m", "reelpool", "bench", "--merge", str(args.out_dir)]
+    merge = [
+        sys.executable,
+        "-m",
+        "reelpool",
+        "bench",
+        "--merge",
+        os.path.relpath(args.out_dir, REPO),
+    ]
     return subprocess.run(merge, cwd=REPO).returncode
 
 

@@ -183,6 +183,13 @@ def test_runs_are_held_to_their_own_targets_by_their_median(folder, capsys):
     assert "frames_per_s_node = 10.0, below 80" in capsys.readouterr().out
 
 
+def test_a_target_of_a_run_is_one_of_each_rank(folder, capsys):
+    bounds = [["samples_per_s", "min", 150.0]]
+    root = folder(record(targets=bounds), record(rank=1, targets=bounds))
+    assert command.main(["bench", "--merge", str(root)]) == console.CHECK_FAILED
+    assert "samples_per_s = 100.0, below 150" in capsys.readouterr().out  # not 200, their sum
+
+
 def test_targets_without_a_result_of_ours_are_missed(folder):
     root = folder(record(impl="lerobot", world_size=1))
     words = ["bench", "--merge", str(root), "--min", "samples_per_s=1"]

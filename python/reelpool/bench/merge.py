@@ -61,6 +61,15 @@ class Group:
         """[metric, "min" or "max", bound] that its runs were held against."""
         return list(self.first.get("targets") or [])
 
+    def per_rank(self) -> dict[str, Any]:
+        """The figures as a rank has them, to be held against `targets`: a mean for what adds up."""
+        mean = {
+            k: round(v / len(self.runs), 3)
+            for k, v in self.figures.items()
+            if k in SUMMED and _number(v)
+        }
+        return self.figures | mean
+
     def records(self) -> list[dict]:
         """All records, by rank."""
         return [record for rank in sorted(self.runs) for record in self.runs[rank]]
@@ -95,7 +104,7 @@ class Merged:
             line
             for g in self.groups
             if g.impl != "lerobot"
-            for line in targets.unmet(f"{g.label}, {g.work}", g.figures, g.targets)
+            for line in targets.unmet(f"{g.label}, {g.work}", g.per_rank(), g.targets)
         ]
 
 

@@ -64,13 +64,13 @@ def targets_table(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     rows = []
     for group in groups:
         for key, kind, bound in group.targets:
-            met = targets.is_met(group.figures, key, kind, bound)
-            found = report.plain(group.figures, key)
+            met = targets.is_met(group.per_rank(), key, kind, bound)
+            found = report.plain(group.per_rank(), key)
             wanted = f"at {'least' if kind == 'min' else 'most'} {pictures.number(bound)}"
             ratio = report.plain(group.figures, "baseline_ratio")
             words = [group.work, group.label, key, found, wanted, "met" if met else "missed"]
             rows.append([*words, ratio])
-    return ["work", "reader", "figure", "found", "target", "", "x LeRobot"], rows
+    return ["work", "reader", "figure of a rank", "found", "target", "", "x LeRobot"], rows
 
 
 def _bars(work: str, groups: list[Group], width: int = 760) -> str:

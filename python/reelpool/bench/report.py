@@ -22,6 +22,7 @@ th{color:#5c6773;font-weight:600;white-space:normal;vertical-align:bottom}
 small,.faint{color:#5c6773}svg{width:100%;height:auto;display:block}
 pre{background:#f0f2f4;padding:10px;border-radius:6px;font-size:13px;white-space:pre-wrap;
 overflow-wrap:anywhere}
+.works td:nth-child(-n+2){white-space:normal}
 @media(max-width:860px){main{padding:20px 10px 40px}.card{padding:10px 6px}
 th,td{padding:4px 3px;font-size:11px}td{white-space:normal}}
 img{max-width:100%;height:auto}.thumbs th{white-space:normal}.thumb{width:92px;display:block}
