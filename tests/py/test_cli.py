@@ -11,6 +11,10 @@ import pytest
 from reelpool import __main__ as command
 from reelpool.cli import batch_pictures, console, doctor
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "net"))
+
+from remote_things import bare, serve
+
 DEMO = Path(command.__file__).parent / "_demo/dataset"
 
 
@@ -188,3 +192,92 @@ def test_contact_sheet_shows_the_recorded_pixels():
         for camera in dataset.meta.camera_keys:
             assert batch[camera].dtype == np.uint8
             assert np.array_equal(np.asarray(item[camera]), batch[camera][row])
+
+
+# -- datasets behind URLs --
+
+
+@pytest.fixture(name="served")
+def served_fixture(tmp_path, monkeypatch):
+    """The demo set behind http; no request of this process may go elsewhere."""
+    bare(monkeypatch.setenv, lambda name: monkeypatch.delenv(name, raising=False), tmp_path)
+    with serve() as server:
+        yield server
+
+
+def test_inspect_of_a_url_copies_no_video(served, tmp_path, capsys):
+    url = served.url("/set")
+    assert command.main(["inspect", url, "--json", "--out_dir", str(tmp_path / "out")]) == 0
+    document = json.loads(capsys.readouterr().out)
+    videos = list(DEMO.glob("videos/**/*.mp4"))
+    size = sum(path.stat().st_size for path in videos)
+    assert (document["episodes"], document["frames"]) == (4, 184)
+    assert document["videos"] == {"files": len(videos), "bytes": size}
+    assert document["bytes_per_epoch"] == size and document["data"]["files"] == 2
+    front = document["cameras"]["observation.images.front"]
+    assert (front["files"], front["width"]) == (2, 320) and front["bytes"] < size
+    asked = [s.headers.get("Range") for s in served.log if s.path.endswith(".mp4")]
+    assert asked and set(asked) == {"bytes=0-0"}
+    assert not [
+        s for s in served.log if "/data/" in s.path and s.headers.get("Range") != "bytes=0-0"
+    ]
+    assert not (tmp_path / "out").exists()
+    assert command.main(["inspect", url]) == 0
+    said = capsys.readouterr().out
+    assert f"at most {size:,} bytes per epoch" in said and url in said and "frames/GOP" in said
+
+
+def test_inspect_of_a_url_draws_if_asked(served, tmp_path, capsys):
+    png = tmp_path / "sheet.png"
+    assert command.main(["inspect", served.url("/set"), "--frames", "2", "--png", str(png)]) == 0
+    assert png.stat().st_size > 1000 and str(png) in capsys.readouterr().out
+
+
+def test_inspect_of_a_folder_by_its_url(tmp_path, capsys):
+    words = ["inspect", f"file://{DEMO}", "--frames", "1", "--json", "--out_dir", str(tmp_path)]
+    assert command.main(words) == 0
+    assert json.loads(capsys.readouterr().out)["files"] == [str(tmp_path / "inspect.html")]
+
+
+@pytest.mark.parametrize("verb", ["bench", "verify"])
+def test_other_verbs_want_a_copy(verb, served, capsys):
+    assert command.main([verb, served.url("/set"), "--quiet"]) == 3
+    assert capsys.readouterr().out == "" and not served.log
+
+
+def root_findings(capsys, *words):
+    command.main(["doctor", *words, "--json"])
+    found = json.loads(capsys.readouterr().out)["findings"]
+    return [f for f in found if f["section"] in ("root", "dataset")]
+
+
+def test_doctor_asks_a_url(served, capsys):
+    found = root_findings(capsys, served.url("/set"))
+    assert [f["status"] for f in found] == ["ok"] * len(found) and len(found) > 5
+    text = "\n".join(f["text"] for f in found)
+    assert "no credentials are sent" in text and "byte ranges are served" in text
+    assert "one request: " in text and "first item decoded" in text
+
+
+def test_doctor_says_what_is_wrong_with_a_url(served, capsys):
+    served.accept_ranges = False
+    (wrong,) = [f for f in root_findings(capsys, served.url("/set")) if f["status"] != "ok"]
+    assert "no byte ranges" in wrong["text"]
+    served.accept_ranges = True
+    served.fault("s403", None)
+    texts = [f["text"] + str(f["fix"]) for f in root_findings(capsys, served.url("/set"))]
+    assert "AuthError" in texts[0] and "hf auth login" not in "".join(texts)
+    served.calm()
+    (absent, *_) = root_findings(capsys, served.url("/nothing"))
+    assert absent["status"] == "FAIL" and "NotFoundError" in absent["text"]
+
+
+def test_no_credential_is_shown(served, capsys, monkeypatch):
+    secret = "-".join(["Canary", "of", "S3"])
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA" + secret)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", served.origin)
+    command.main(["doctor", "s3://bucket/set", "--json", "-v"])
+    command.main(["inspect", "s3://bucket/set"])
+    said = capsys.readouterr()
+    assert "bucket" in said.out and secret not in said.out + said.err

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 OK, CHECK_FAILED, USAGE, UNUSABLE, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -41,16 +42,19 @@ def common_options() -> argparse.ArgumentParser:
     return parser
 
 
-def dataset_options(parser: argparse.ArgumentParser, required: bool) -> None:
-    """DATASET, --root, --revision."""
+def dataset_options(parser: argparse.ArgumentParser, required: bool, urls: bool = False) -> None:
+    """DATASET, --root, --revision. urls: any URL is taken."""
+    more = ", hf://buckets/..., http(s)://..., s3://..." if urls else ""
     parser.add_argument("dataset", metavar="DATASET", nargs=None if required else "?",
-                        help="folder, repo id, or hf://datasets/OWNER/NAME[@REV]")  # fmt: skip
+                        help=f"folder, repo id, hf://datasets/OWNER/NAME[@REV]{more}")  # fmt: skip
     parser.add_argument("--root", type=Path, help="the dataset's folder, if DATASET is a repo id")
     parser.add_argument("--revision", help="branch, tag or commit")
 
 
-def place(dataset: str | None, root: Path | None) -> tuple[str, Path | None]:
-    """(repo id, local root or None) of the options. Raises Unusable for a missing folder."""
+def place(dataset: str | None, root: Path | None, urls: bool = False) -> tuple[str, Path | None]:
+    """(repo id or URL, local root or None) of the options. Raises Unusable for a missing folder;
+    urls: any URL is taken.
+    """
     if root is not None:
         if not root.is_dir():
             raise Unusable(f"--root {root}: no such folder")
@@ -61,6 +65,10 @@ def place(dataset: str | None, root: Path | None) -> tuple[str, Path | None]:
     if path.is_dir():
         return path.resolve().name, path
     if dataset.startswith("hf://datasets/"):
+        return dataset, None
+    if urls and "://" in dataset:
+        if dataset.lower().startswith("file://"):
+            return place(dataset, Path(unquote(urlsplit(dataset).path)))
         return dataset, None
     if dataset.count("/") != 1 or dataset.startswith((".", "/", "~")):
         raise Unusable(f"{dataset}: no such folder, and not a repo id (owner/name)")

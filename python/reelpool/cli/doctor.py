@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ReelpoolError
-from . import console
+from . import console, remote
 
 DEMO = Path(__file__).resolve().parent.parent / "_demo"
 # package: (lowest version that works, what it is needed for; None = always)
@@ -50,7 +50,7 @@ Findings = Iterator[tuple[str, str, str | None]]  # status, text, fix
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of `doctor`."""
-    console.dataset_options(parser, required=False)
+    console.dataset_options(parser, required=False, urls=True)
     parser.add_argument("--network", action="store_true", help="ask the Hub once")
     parser.add_argument("--out_dir", type=Path, help="write doctor.json there too")
 
@@ -93,6 +93,9 @@ def examine(
         ("caches", _caches), ("hub", lambda: _hub(dataset, root, network, revision)),
         ("ranks", _ranks),
     ]  # fmt: skip
+    if root is None and remote.is_url(dataset or ""):
+        url = str(dataset)
+        sections.append(("root", lambda: remote.examine(url, revision)))
     if dataset is not None or root is not None:
         sections.append(("dataset", lambda: _dataset(dataset, root, revision)))
     lines = []
@@ -264,10 +267,10 @@ def _hub(name: str | None, root: Path | None, network: bool, revision: str | Non
 
     repo_id = None
     if name is not None:
-        repo_id, local = console.place(name, root)
+        repo_id, local = console.place(name, root, urls=True)
         repo_id, spelled = parse_hub_url(repo_id) or (repo_id, None)
         revision = revision or spelled
-        repo_id = repo_id if local is None else None
+        repo_id = repo_id if local is None and "://" not in repo_id else None
     hub = Hub(repo_id or "", revision, None, options=Options(network_timeout=20.0))
     offline = ", switched off by HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE" if hub.offline else ""
     yield "ok", f"{hub.endpoint}{offline}, token: {hub.token_word()}", None
@@ -284,8 +287,11 @@ def _hub(name: str | None, root: Path | None, network: bool, revision: str | Non
 def _dataset(name: str | None, root: Path | None, revision: str | None) -> Findings:
     import reelpool
 
-    repo_id, local = console.place(name, root)
-    dataset = reelpool.LeRobotDataset(repo_id, local, revision=revision, return_uint8=True)
+    repo_id, local = console.place(name, root, urls=True)
+    stays: dict[str, Any] = {}
+    if local is None and remote.is_url(repo_id):
+        stays = {"download_videos": False, "storage_options": {"network_timeout": remote.TIMEOUT_S}}
+    dataset = reelpool.LeRobotDataset(repo_id, local, revision=revision, return_uint8=True, **stays)
     meta = dataset.meta
     yield "ok", f"{repo_id}: {dataset.num_episodes} episodes, {len(dataset)} frames", None
     supports = _core().describe().get("supports", {})

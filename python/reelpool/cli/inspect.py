@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from .. import pictures
-from . import batch_pictures, console
+from . import batch_pictures, console, remote
 
 CURVES = ("observation.state", "action")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of `inspect`."""
-    console.dataset_options(parser, required=True)
+    console.dataset_options(parser, required=True, urls=True)
     add = parser.add_argument
     add("--episode", type=int, default=0, help="the episode that is drawn (default: 0)")
     add("--frames", type=int, default=8, help="pictures per camera (default: 8)")
@@ -37,7 +37,9 @@ def run(args: argparse.Namespace) -> int:
     """Print the facts, write the page and the contact sheet."""
     import reelpool
 
-    name, root = console.place(args.dataset, args.root)
+    name, root = console.place(args.dataset, args.root, urls=True)
+    if root is None and remote.is_url(name):
+        return _run_remote(args, name)
     plain = reelpool.LeRobotDataset(name, root=root, revision=args.revision, return_uint8=True)
     if not 0 <= args.episode < plain.meta.total_episodes:
         raise console.Unusable(
@@ -68,6 +70,21 @@ def run(args: argparse.Namespace) -> int:
         batch_pictures.sheet(name, dataset, batch).save(args.png)
         document["files"].append(str(args.png))
     console.show(args, _text(document), document)
+    return console.OK
+
+
+def _run_remote(args: argparse.Namespace, name: str) -> int:
+    """The facts of a dataset behind a URL: no page, since that shows an episode's pictures."""
+    document = remote.describe(name, remote.metadata(name, args.revision))
+    if args.png:
+        dataset, batch = batch_pictures.real_batch(
+            name, None, args.frames, revision=args.revision, download_videos=False
+        )
+        args.png.parent.mkdir(parents=True, exist_ok=True)
+        batch_pictures.sheet(name, dataset, batch).save(args.png)
+        document["files"].append(str(args.png))
+    text = "\n".join([_text(document), "", *remote.lines(document)])
+    console.show(args, text, document)
     return console.OK
 
 
@@ -123,9 +140,9 @@ def _text(document: dict) -> str:
         console.columns(["feature", "dtype", "shape"],
                         [[k, f["dtype"], str(tuple(f["shape"]))]
                          for k, f in document["features"].items()], 3),
-        "",
-        "written: " + ", ".join(document["files"]),
     ]  # fmt: skip
+    if document["files"]:
+        lines += ["", "written: " + ", ".join(document["files"])]
     return "\n".join(lines)
 
 
