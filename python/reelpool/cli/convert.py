@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from ..convert.job import Options
     from ..convert.run import Result
 
-MB = 1 << 20
+MIB = 1 << 20
 _SAY_S = 30.0
+_UNITS = {"read": "episodes", "check": "steps"}  # of phases that do not copy bytes
 _OF_RAY = ("tasks", "cpus_per_task", "mem_per_cpu_gb")
 
 
@@ -45,8 +46,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--repo_id", help="name on the Hub; fetched at v2.1 where there is no local copy")
     add("--root", type=Path, help="the dataset's folder (default: $HF_LEROBOT_HOME/REPO_ID)")
     add("--out_dir", type=Path, help="where to put the v3.0 dataset (default: in place of the old)")
-    add("--data_file_size_in_mb", type=_count, default=100, metavar="MB", help="(default: 100)")
-    add("--video_file_size_in_mb", type=_count, default=200, metavar="MB", help="(default: 200)")
+    add(
+        "--data_file_size_in_mb",
+        type=_count,
+        default=100,
+        metavar="MB",
+        help="of 2^20 bytes (default: 100)",
+    )
+    add(
+        "--video_file_size_in_mb",
+        type=_count,
+        default=200,
+        metavar="MB",
+        help="of 2^20 bytes (default: 200)",
+    )
     add("--validate", choices=("quick", "full"), default="quick",
         help="quick: counts, times, indexes; full: decode every frame")  # fmt: skip
     add("--tolerance_s", type=float, default=1e-4, metavar="S",
@@ -191,20 +204,22 @@ class _Bar:
         self._begun = self._said = 0.0
 
     def show(self, phase: str, done: int, total: int) -> None:
-        """`done` of `total` bytes of a phase; steps of "check", whose number comes later."""
+        """`done` of `total` of a phase: of "read" episodes, of "write" bytes; of "check" steps,
+        whose number comes later.
+        """
         if self._silent:
             return
         terminal = sys.stderr.isatty()
         if (phase, total) != self._at:
             self.close()
             if phase != self._at[0] and not terminal:
-                size = f": {total / 1e6:.1f} MB" if phase != "check" else ""
+                size = f": {_amount(phase, total)}" if phase != "check" else ""
                 console.note(self._args, f"{phase}{size}")
             self._at = (phase, total)
             self._begun = self._said = time.monotonic()
             if terminal and total:
                 self._bar = _bar(phase, total)
-        if self._bar is not None:
+        if self._bar is not None and done >= total // 200:  # less tells nothing of the time left
             self._bar.update(done - self._bar.n)
         elif not terminal and time.monotonic() - self._said >= _SAY_S:
             self._said = time.monotonic()
@@ -220,15 +235,19 @@ class _Bar:
 def _bar(phase: str, total: int) -> Any:
     from tqdm import tqdm
 
-    size = {"unit": " steps"} if phase == "check" else {"unit": "B", "unit_scale": True}
+    size = {"unit": "B", "unit_scale": True} if phase == "write" else {"unit": f" {_UNITS[phase]}"}
     return tqdm(total=total, desc=f"{phase:<5}", file=sys.stderr, leave=False, **size)
+
+
+def _amount(phase: str, count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if phase == "write" else f"{count} {_UNITS[phase]}"
 
 
 def _progress(phase: str, done: int, total: int, spent_s: float) -> str:
     """One line for logs: how much, how fast, how long yet."""
     left = f", {spent_s * (total - done) / done:.0f} s left" if done else ""
-    if phase == "check":
-        return f"{phase}: {done} of {total} steps{left}"
+    if phase != "write":
+        return f"{phase}: {done} of {total} {_UNITS[phase]}{left}"
     rate = f" at {done / 1e6 / spent_s:.0f} MB/s" if done else ""
     return f"{phase}: {done / 1e6:.0f} of {total / 1e6:.0f} MB{rate}{left}"
 
@@ -261,10 +280,10 @@ def _show_plan(args: argparse.Namespace, options: Options) -> int:
     from ..convert.run import dry_run
 
     manifest, outputs = dry_run(options, args.max_workers or env.granted_cpus())
-    rows = [[o.path, f"{o.first}..{o.stop - 1}", f"{o.size / MB:.1f} MB"] for o in outputs]
+    rows = [[o.path, f"{o.first}..{o.stop - 1}", f"{o.size / MIB:.1f} MiB"] for o in outputs]
     total = sum(o.size for o in outputs)
     count = len(manifest["inputs"])
-    head = f"{options.name}: {count} episodes, {total / MB:.1f} MB -> {options.target}"
+    head = f"{options.name}: {count} episodes, {total / MIB:.1f} MiB -> {options.target}"
     table = console.columns(["file", "episodes", "from"], rows, left=1)
     document = manifest | {"target": str(options.target)}
     document["outputs"] = [dataclasses.asdict(o) for o in outputs]

@@ -20,6 +20,8 @@ _ADVICE = {
     errno.EDQUOT: "Free some space and run the same command again: finished files are kept",
     errno.EACCES: "Check the permissions of the folder",
     errno.EPERM: "Check the permissions of the folder",
+    errno.EFBIG: "No larger files may be made here (ulimit -f?): raise that, or lower "
+    "--video-file-size-in-mb and --data-file-size-in-mb",
     errno.EROFS: "The file system is read-only: choose another place by --out-dir or --work-dir",
 }
 
@@ -27,7 +29,8 @@ _ADVICE = {
 def storage_error(error: OSError, path: object) -> StorageError:
     """A StorageError that names `path` and says what to do."""
     advice = _ADVICE.get(error.errno or 0, "Check the disk")
-    text = f"{path}: {error.strerror or error}\n  {advice}"
+    what = os.strerror(error.errno) if error.errno else error  # pyarrow's own words are long
+    text = f"{path}: {what}\n  {advice}"
     return make_error(StorageError, text, file=str(path), status=error.errno)
 
 

@@ -165,12 +165,8 @@ class Job:
         return [item for item, _, _ in self._scans]
 
     def scan_sizes(self) -> dict[str, int]:
-        """Bytes that each of them reads."""
-        source = self.source
-        return {
-            item: sum(max(0, size) for files in source.input_sizes(first, stop) for size in files)
-            for item, first, stop in self._scans
-        }
+        """Episodes of each of them."""
+        return {item: stop - first for item, first, stop in self._scans}
 
     def scan(self, item: str) -> None:
         """Read and judge one batch of episodes."""

@@ -36,7 +36,7 @@ _LATE = (  # what every conversion loads at some time: before workers are forked
     "reelpool.verify_video",
 )
 
-Progress = Callable[[str, int, int], None]  # (phase, bytes done, bytes in all); "check": steps
+Progress = Callable[[str, int, int], None]  # (phase, done, in all): episodes, bytes, steps
 
 
 @dataclasses.dataclass(frozen=True)
