@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import re
+import sys
 import threading
 import time
 import uuid
@@ -210,17 +211,14 @@ class ColdStart:
     def _client(self) -> Any:
         if self._box is None:
             hub = self.hub
+            _prepare_tables()
             self._box, self._own = shared_box(
                 client_key(hub), lambda: api_client_keywords(hub.endpoint + "/", hub)
             )
         return self._box.get()
 
-    def together(
-        self, jobs: Sequence[Callable[[Any], Any]], meanwhile: Callable[[], Any] = int
-    ) -> list[Any]:
-        """Each of `jobs` called with the client, all at once; None for those that failed. The
-        calling thread does `meanwhile` first.
-        """
+    def together(self, jobs: Sequence[Callable[[Any], Any]]) -> list[Any]:
+        """Each of `jobs` called with the client, all at once; None for those that failed."""
         client, results = self._client(), [None] * len(jobs)
         numbers, lock = iter(range(len(jobs))), threading.Lock()
         left = threading.Semaphore(0)
@@ -245,7 +243,6 @@ class ColdStart:
         try:
             for _ in range(min(AT_ONCE, len(jobs))):
                 threading.Thread(target=work, name="reelpool-remote", daemon=True).start()
-            meanwhile()
             for _ in jobs:
                 if not self._wait(left, client):
                     break
@@ -283,7 +280,7 @@ class ColdStart:
         jobs = [self._info(revision or NEWEST)]
         if revision is None:
             jobs.append(self._json("refs"))
-        info, *refs = self.together(jobs, _prepare_tables)
+        info, *refs = self.together(jobs)
         name = revision or NEWEST
         if revision is None:
             names = _names(refs[0])
@@ -343,7 +340,7 @@ class ColdStart:
 
         # The list of everything is one page for most datasets; of others only meta/ is wanted now.
         jobs = [lambda client: self._pages(client, commit, "", 1), *map(get, guesses)]
-        listed, *bodies = self.together(jobs, _prepare_tables)
+        listed, *bodies = self.together(jobs)
         whole = listed is not None
         if not whole:
             listed = self.listing(commit, "meta") if not self.broken else None
@@ -410,6 +407,11 @@ def _names(refs: Any) -> set[str] | None:
 
 
 def _prepare_tables() -> None:
-    """What the metadata will be read with, loaded while the network is slow."""
-    with suppress(ImportError):  # told where it is used
-        importlib.import_module("pyarrow.parquet")
+    """Load what the metadata will be read with, while the network is slow."""
+
+    def load() -> None:
+        with suppress(ImportError):  # told where it is used
+            importlib.import_module("pyarrow.parquet")
+
+    if "pyarrow.parquet" not in sys.modules:
+        threading.Thread(target=load, name="reelpool-import", daemon=True).start()
