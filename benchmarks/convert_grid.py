@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """Time `reelpool convert` over a grid of episodes per batch and worker processes.
 
-    python benchmarks/convert_grid.py DATASET [--scratch DIR] [--copies N] [--lerobot PYTHON]
+    python benchmarks/convert_grid.py DATASET [--scratch DIR] [--copies N] [--repeats N]
+        [--lerobot PYTHON]
 
 DATASET is of format v2.1; it is copied to DIR (default: beside the system's temporary files) and
-converted there afresh for each cell, warm. `--copies` repeats its episodes to make it larger.
+converted there afresh for each cell, warm: links to the copy's files, which no converter changes.
+`--copies` repeats its episodes to make it larger.
 `--lerobot` is the interpreter of an environment with LeRobot: its converter is the reference then,
-with and without the time of its imports; else the first row is. One line per cell: seconds of the
-whole command, seconds without interpreter and imports, both as speed-up over the reference, peak
-memory (PSS of all its processes, MB), and the speed without imports as part of that of the fastest
-of three `cp -r`.
+with and without the time of its imports; else the first row is. All cells and `cp -r` take turns
+`--repeats` times; medians are shown. One line per cell: seconds of the whole command, seconds
+without interpreter and imports, both as speed-up over the reference, peak memory (PSS of all its
+processes, MB), and the speed without imports as part of that of `cp -r` of the same files, which
+does not wait for the disk, and of `cp -r` followed by `sync -f`, which does as `reelpool` does.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import argparse
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -27,7 +31,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-COPIES_OF_CP = 3
+PLACES = 3  # times its size: the source, what it becomes, and some room
 LEROBOT = (
     "import json,sys,time;"
     "from lerobot.scripts.convert_dataset_v21_to_v30 import convert_dataset;"
@@ -114,13 +118,21 @@ def timed(words: list[str]) -> tuple[float, float, dict]:
     return seconds, peak, json.loads(out[out.index("{") :])
 
 
-def copy_seconds(source: Path, root: Path) -> float:
-    """Seconds of one `cp -r`, which does not wait for the disk."""
-    shutil.rmtree(root, ignore_errors=True)
-    os.sync()
+def copy_seconds(source: Path, root: Path) -> tuple[float, float]:
+    """Seconds of `cp -r`, which does not wait for the disk, and with `sync -f` after it."""
+    clear(root)
     begun = time.perf_counter()
     subprocess.run(["cp", "-r", source, root], check=True)
-    return time.perf_counter() - begun
+    copied = time.perf_counter()
+    subprocess.run(["sync", "-f", root], check=True)
+    return copied - begun, time.perf_counter() - begun
+
+
+def clear(root: Path) -> None:
+    """Remove what a cell left; nothing is on its way to the disk then."""
+    for path in (root, root.with_name(f"{root.name}_old")):
+        shutil.rmtree(path, ignore_errors=True)
+    os.sync()
 
 
 def main() -> None:
@@ -129,6 +141,7 @@ def main() -> None:
     parser.add_argument("dataset", type=Path)
     parser.add_argument("--scratch", type=Path)
     parser.add_argument("--copies", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--lerobot", metavar="PYTHON")
     parser.add_argument("--batches", type=int, nargs="+", default=[25, 50, 75, 100])
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 6])
@@ -138,37 +151,44 @@ def main() -> None:
 
 
 def grid(args: argparse.Namespace, folder: Path) -> None:
-    """Measure and print one line per cell."""
+    """Measure all cells in turn, and print one line for each."""
     source, root = folder / "source", folder / "set"
     enlarge(args.dataset, source, args.copies)
-    size = sum(p.stat().st_size for p in source.rglob("*") if p.is_file()) / 1e6
-    shutil.copytree(source, root)  # warm
-    shutil.rmtree(root)
-    copied = min(copy_seconds(source, root) for _ in range(COPIES_OF_CP))
-    print(f"{args.dataset}: {size:.0f} MB; cp -r {copied:.2f} s; {os.cpu_count()} CPUs")
-    print(f"{'':<24}{'s':>8}{'s inside':>10}{'speed-up':>10}{'inside':>8}{'MB':>7}{'of cp':>7}")
-    first: list[tuple[float, float]] = []
-
-    def line(name: str, words: list[str]) -> None:
-        shutil.rmtree(root, ignore_errors=True)
-        shutil.rmtree(folder / "set_old", ignore_errors=True)
-        shutil.copytree(source, root)
-        os.sync()
-        seconds, peak, document = timed(words)
-        inside = document["seconds"]
-        first.append((seconds, inside))
-        ratios = first[0][0] / seconds, first[0][1] / inside
-        print(f"{name:<24}{seconds:>8.2f}{inside:>10.2f}{ratios[0]:>9.2f}x{ratios[1]:>7.2f}x"
-              f"{peak:>7.0f}{copied / inside:>7.2f}", flush=True)  # fmt: skip
-
-    if args.lerobot:
-        line("LeRobot", [args.lerobot, "-c", LEROBOT, str(root)])
+    size = sum(p.stat().st_size for p in source.rglob("*") if p.is_file())
+    if shutil.disk_usage(folder).free < (PLACES - 1) * size:
+        raise SystemExit(f"{folder}: {PLACES * size / 1e9:.1f} GB are needed")
     command = [sys.executable, "-m", "reelpool", "convert", str(root), "--json", "-q"]
-    line("threads (default)", command)
+    cells = {"LeRobot": [args.lerobot, "-c", LEROBOT, str(root)]} if args.lerobot else {}
+    cells["threads (default)"] = command
     for batch in args.batches:
         for workers in args.workers:
             more = ["--orchestrate", f"--episodes-per-batch={batch}", f"--num-workers={workers}"]
-            line(f"batch {batch:>3}, workers {workers}", command + more)
+            cells[f"batch {batch:>3}, workers {workers}"] = command + more
+    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in cells}
+    copied: list[tuple[float, float]] = []
+    for turn in range(args.repeats):
+        for name, words in cells.items():
+            print(f"turn {turn + 1} of {args.repeats}: {name}", file=sys.stderr)
+            copied.append(copy_seconds(source, root))
+            clear(root)
+            # Links: a copy would have used up what a rate-limited disk takes at once.
+            shutil.copytree(source, root, copy_function=os.link)
+            os.sync()
+            seconds, peak, document = timed(words)
+            found[name].append((seconds, document["seconds"], peak))
+    clear(root)
+    plain, synced = (statistics.median(column) for column in zip(*copied))
+    print(f"{size / 1e6:.0f} MB; {os.cpu_count()} CPUs; medians of {args.repeats}; "
+          f"cp -r {plain:.2f} s, with sync {synced:.2f} s")  # fmt: skip
+    print(f"{'':<24}{'s':>8}{'s inside':>10}{'speed-up':>10}{'inside':>8}{'MB':>7}{'of cp':>7}"
+          f"{'of cp+sync':>12}")  # fmt: skip
+    first: tuple[float, float] | None = None
+    for name, rows in found.items():
+        seconds, inside, peak = (statistics.median(column) for column in zip(*rows))
+        first = first or (seconds, inside)
+        print(f"{name:<24}{seconds:>8.2f}{inside:>10.2f}{first[0] / seconds:>9.2f}x"
+              f"{first[1] / inside:>7.2f}x{peak:>7.0f}{plain / inside:>7.2f}"
+              f"{synced / inside:>12.2f}")  # fmt: skip
 
 
 if __name__ == "__main__":

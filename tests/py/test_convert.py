@@ -1,7 +1,15 @@
 """What a conversion makes: the same items, LeRobot's metadata, one result for any workers."""
 
+import contextlib
+import fcntl
 import json
+import os
+import pty
 import shutil
+import struct
+import subprocess
+import sys
+import termios
 
 import numpy as np
 import pyarrow as pa
@@ -371,3 +379,24 @@ def test_command(root, capsys):
     assert main(["convert", "--root", str(root), "-q"]) == 0
     shown = capsys.readouterr()
     assert shown.out == f"{root} is v3.0\n" and shown.err == ""
+
+
+@pytest.mark.parametrize("size", [(24, 100), (0, 0)])
+def test_progress_on_a_terminal(root, size):
+    """Bars with rate and time left, also where the terminal has no size; only the result stays."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", *size, 0, 0))
+    words = [sys.executable, "-m", "reelpool", "convert", root]
+    env = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
+    with subprocess.Popen(words, stdout=-1, stderr=theirs, text=True, env=env) as process:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # the terminal's end, when the process has left it
+            while piece := os.read(ours, 4096):
+                shown += piece
+        assert "is v3.0 now" in process.stdout.read()
+    os.close(ours)
+    text = shown.decode()
+    assert process.returncode == 0 and "0/6 [" in text and "episodes/s]" in text
+    assert "write:" in text and "B/s]" in text and "check:" in text
+    assert "\n" not in text and text.rpartition("\r")[2].strip() == ""

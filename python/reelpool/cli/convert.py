@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -235,7 +236,12 @@ class _Bar:
 def _bar(phase: str, total: int) -> Any:
     from tqdm import tqdm
 
-    size = {"unit": "B", "unit_scale": True} if phase == "write" else {"unit": f" {_UNITS[phase]}"}
+    size: dict[str, Any] = {"unit": "B", "unit_scale": True}
+    if phase != "write":
+        size = {"unit": f" {_UNITS[phase]}"}
+    # A terminal without a size (serial lines, containers): tqdm would show nothing there.
+    if not shutil.get_terminal_size((0, 0)).columns:
+        size |= {"ncols": 79, "nrows": 24}
     return tqdm(total=total, desc=f"{phase:<5}", file=sys.stderr, leave=False, **size)
 
 
