@@ -74,6 +74,19 @@ RP_CHECKED rp_status rp_files_version(rp_files *files, int i, int64_t *size, int
 RP_CHECKED rp_status rp_files_read(rp_files *files, int i, int64_t offset, int64_t len, uint8_t *to,
                                    struct rp_error *err);
 
+/* Read several parts of file i that lie together. RP_AGAIN: meanwhile another process brought some
+ * of it into the node cache; ask for the rest. Owner: to is the caller's. Thread: any. Blocks,
+ * errors: as rp_files_read. */
+RP_CHECKED rp_status rp_files_read_parts(rp_files *files, int i, int64_t offset, int64_t len,
+                                         uint8_t *to, struct rp_error *err);
+
+/* Whether file i has a node cache. Thread: any. Blocks: never. */
+bool rp_files_has_cache(const rp_files *files, int i);
+
+/* Read what the node cache has; false: not all of it. Owner: to is the caller's. Thread: any.
+ * Blocks: on the disk. */
+bool rp_files_read_cached(rp_files *files, int i, int64_t offset, int64_t len, uint8_t *to);
+
 /* Close all, free, null. NULL or pointer to NULL: nothing. No call is under way. Thread: any.
  * Blocks: never. */
 void rp_files_free(rp_files **files);

@@ -21,6 +21,7 @@ struct rp_remote_read {
     struct rp_http_watch watch;
     int64_t size; /* bytes, as pinned */
     bool whole;   /* the server knows no ranges */
+    bool parts;   /* of what another process fetches, some may do: RP_AGAIN */
 };
 
 /* Size of a remote file that is not known yet. Owner: outputs are the caller's. Thread: any.
@@ -33,5 +34,9 @@ RP_CHECKED rp_status rp_remote_size(const struct rp_remote_read *read, int64_t *
  * the same bytes. Errors: as rp_files_read of a remote file. */
 RP_CHECKED rp_status rp_remote_bytes(const struct rp_remote_read *read, int64_t offset, int64_t len,
                                      uint8_t *to, struct rp_error *err);
+
+/* Read a range that the node cache has; false: it has not. Owner: to is the caller's. Thread: any.
+ * Blocks: on the disk. */
+bool rp_remote_cached(const struct rp_remote_read *read, int64_t offset, int64_t len, uint8_t *to);
 
 #endif

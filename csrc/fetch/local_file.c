@@ -283,7 +283,7 @@ static struct rp_remote_read remote_read(rp_files *files, int i)
 static rp_status name_remote(const rp_files *files, int i, rp_status status, int64_t offset,
                              int64_t len, struct rp_error *err)
 {
-    if (status != RP_OK && err != NULL) {
+    if (status != RP_OK && status != RP_AGAIN && err != NULL) {
         err->file[0] = '\0';
         rp_error_at_file(err, files->file[i].path, offset, len);
     }
@@ -311,12 +311,26 @@ static rp_status size_of_remote(rp_files *files, int i, int64_t *size, struct rp
     return name_remote(files, i, status, -1, -1, err);
 }
 
+bool rp_files_has_cache(const rp_files *files, int i)
+{
+    const struct rp_remote_file *remote = files->file[i].remote;
+    return remote != NULL && remote->cache != NULL && remote->key != NULL;
+}
+
+bool rp_files_read_cached(rp_files *files, int i, int64_t offset, int64_t len, uint8_t *to)
+{
+    struct rp_remote_read read = remote_read(files, i);
+    return size_of_remote(files, i, &read.size, NULL) == RP_OK &&
+           rp_remote_cached(&read, offset, len, to);
+}
+
 static rp_status read_remote(rp_files *files, int i, int64_t offset, int64_t len, uint8_t *to,
-                             struct rp_error *err)
+                             bool parts, struct rp_error *err)
 {
     struct rp_remote_read read = remote_read(files, i);
     RP_TRY(size_of_remote(files, i, &read.size, err));
     read.whole = rp_files_whole(files, i) > 0;
+    read.parts = parts;
     return name_remote(files, i, rp_remote_bytes(&read, offset, len, to, err), offset, len, err);
 }
 
@@ -387,7 +401,7 @@ rp_status rp_files_read(rp_files *files, int i, int64_t offset, int64_t len, uin
                         struct rp_error *err)
 {
     if (files->file[i].remote != NULL) {
-        return read_remote(files, i, offset, len, to, err);
+        return read_remote(files, i, offset, len, to, false, err);
     }
     int fd;
     RP_TRY(acquire(files, i, &fd, err));
@@ -398,4 +412,11 @@ rp_status rp_files_read(rp_files *files, int i, int64_t offset, int64_t len, uin
     }
     release(files, i);
     return status;
+}
+
+rp_status rp_files_read_parts(rp_files *files, int i, int64_t offset, int64_t len, uint8_t *to,
+                              struct rp_error *err)
+{
+    return rp_files_is_remote(files, i) ? read_remote(files, i, offset, len, to, true, err)
+                                        : rp_files_read(files, i, offset, len, to, err);
 }

@@ -43,9 +43,23 @@ rp_status rp_remote_size(const struct rp_remote_read *read, int64_t *size, bool 
     return RP_OK;
 }
 
+static bool keeps(const struct rp_remote_read *read)
+{
+    return read->file->cache != NULL && read->file->key != NULL;
+}
+
+bool rp_remote_cached(const struct rp_remote_read *read, int64_t offset, int64_t len, uint8_t *to)
+{
+    bool here = keeps(read) && rp_node_cache_read(read->file->cache, read->file->key, read->size,
+                                                  offset, len, to) == RP_OK;
+    rp_count(&read->stats->wanted, here ? len : 0);
+    rp_count(&read->stats->cached, here ? len : 0);
+    return here;
+}
+
 /* RP_OK: the bytes are here; RP_AGAIN: they are to be fetched. */
 static rp_status look_up(const struct rp_remote_read *read, int64_t offset, int64_t len,
-                         uint8_t *to, struct rp_error *err)
+                         uint8_t *to, bool *waited, struct rp_error *err)
 {
     rp_node_cache *cache = read->file->cache;
     const char *key = read->file->key;
@@ -62,6 +76,7 @@ static rp_status look_up(const struct rp_remote_read *read, int64_t offset, int6
             RP_FAIL(err, RP_E_CLOSED, "the loader was closed");
         }
         const struct timespec pause = {.tv_nsec = PAUSE_NS};
+        *waited = true;
         began = rp_now_ns();
         (void)nanosleep(&pause, NULL); /* woken early, it looks early */
         rp_count(&read->stats->waits_ns, rp_now_ns() - began);
@@ -86,19 +101,32 @@ static rp_status fetch(const struct rp_remote_read *read, int64_t offset, int64_
 
 /* A part of a file whose server knows whole files only. */
 static rp_status fetch_whole(const struct rp_remote_read *read, int64_t offset, int64_t len,
-                             uint8_t *to, bool keep, struct rp_error *err)
+                             uint8_t *to, struct rp_error *err)
 {
     rp_buf *all;
     RP_TRY(rp_buf_new((size_t)read->size, &all, err));
     rp_status status = fetch(read, 0, read->size, all->data, err);
     if (status == RP_OK) {
         memcpy(to, all->data + offset, (size_t)len);
-        if (keep) {
+        if (keeps(read)) {
             store(read, 0, read->size, all->data);
         }
     }
     rp_buf_unref(&all);
     return status;
+}
+
+static rp_status from_network(const struct rp_remote_read *read, int64_t offset, int64_t len,
+                              uint8_t *to, struct rp_error *err)
+{
+    if (read->whole && (offset != 0 || len != read->size)) {
+        return fetch_whole(read, offset, len, to, err);
+    }
+    RP_TRY(fetch(read, offset, len, to, err));
+    if (keeps(read)) {
+        store(read, offset, len, to);
+    }
+    return RP_OK;
 }
 
 rp_status rp_remote_bytes(const struct rp_remote_read *read, int64_t offset, int64_t len,
@@ -107,26 +135,19 @@ rp_status rp_remote_bytes(const struct rp_remote_read *read, int64_t offset, int
     if (offset < 0 || len < 0 || offset > read->size || len > read->size - offset) {
         RP_FAIL(err, RP_E_FORMAT, "truncated: the file ends at byte %lld", (long long)read->size);
     }
-    rp_count(&read->stats->wanted, len);
-    bool keep = read->file->cache != NULL && read->file->key != NULL;
-    if (keep) {
-        rp_status status = look_up(read, offset, len, to, err);
-        if (status != RP_AGAIN) {
-            return status;
-        }
+    bool waited = false, mine = keeps(read); /* mine: a claim */
+    rp_status status = RP_AGAIN;
+    if (mine) {
+        status = look_up(read, offset, len, to, &waited, err);
+        mine = status == RP_AGAIN;
     }
-    rp_status status;
-    if (read->whole && (offset != 0 || len != read->size)) {
-        status = fetch_whole(read, offset, len, to, keep, err);
+    bool again = mine && waited && read->parts;
+    if (status == RP_AGAIN && !again) {
+        status = from_network(read, offset, len, to, err);
     }
-    else {
-        status = fetch(read, offset, len, to, err);
-        if (keep && status == RP_OK) {
-            store(read, offset, len, to);
-        }
-    }
-    if (keep) {
+    if (mine) {
         rp_node_cache_release(read->file->cache, read->file->key, read->size, offset, len);
     }
+    rp_count(&read->stats->wanted, again ? 0 : len);
     return status;
 }

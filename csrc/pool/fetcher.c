@@ -9,19 +9,6 @@
 /* Fetchers make indexes of remote files and bring segments, so that threads which decode never wait
  * for the network. Each reads by itself: the HTTP client keeps a connection for each. */
 
-static void fetch_group(rp_loader *loader, struct segment *group);
-
-/* Without a network some of what lies together may be kept by the node, and not all of it. */
-static void fetch_apart(rp_loader *loader, struct segment *group)
-{
-    while (group != NULL) {
-        struct segment *s = group;
-        group = s->group;
-        s->group = NULL;
-        fetch_group(loader, s);
-    }
-}
-
 /* To each its own, so that one that stays keeps no other's in memory. */
 static rp_status hand_out(struct segment *group, rp_buf *bytes, int64_t from, struct rp_error *err)
 {
@@ -36,10 +23,54 @@ static rp_status hand_out(struct segment *group, rp_buf *bytes, int64_t from, st
     return RP_OK;
 }
 
+/* Settle `here`; what is in `rest` is chosen anew, with other neighbours. */
+static void settle(rp_loader *loader, struct segment *here, struct segment *rest,
+                   const struct rp_error *err)
+{
+    rp_count(&loader->counters.fetches, here != NULL);
+    rp_lock_acquire(&loader->lock);
+    rp_segments_settle_locked(loader, here, err);
+    rp_segments_put_back_locked(loader, rest);
+    loader->last_progress_ns = rp_now_ns();
+    rp_cond_broadcast(&loader->work);
+    rp_cond_broadcast(&loader->done); /* a caller may be the one who works */
+    rp_lock_release(&loader->lock);
+}
+
+/* Of what would be fetched together the node may have a part: that is not to be fetched again.
+ * Takes those out of *group. */
+static struct segment *take_cached(rp_loader *loader, struct segment **group)
+{
+    struct segment *here = NULL;
+    bool may = (*group)->group != NULL && rp_files_has_cache(loader->files, (*group)->file);
+    for (struct segment **link = group; may && *link != NULL;) {
+        struct segment *s = *link;
+        bool got = rp_buf_new((size_t)s->extent.len, &s->bytes, NULL) == RP_OK &&
+                   rp_files_read_cached(loader->files, s->file, s->extent.offset, s->extent.len,
+                                        s->bytes->data);
+        if (!got) {
+            rp_buf_unref(&s->bytes);
+            link = &s->group;
+            continue;
+        }
+        *link = s->group;
+        s->group = here;
+        here = s;
+    }
+    return here;
+}
+
 static void fetch_group(rp_loader *loader, struct segment *group)
 {
     struct rp_error err;
     rp_error_clear(&err);
+    int64_t began = rp_now_ns();
+    struct segment *here = take_cached(loader, &group);
+    if (here != NULL) {
+        rp_count(&loader->counters.fetch_ns, rp_now_ns() - began);
+        settle(loader, here, group, &err);
+        return;
+    }
     int64_t from = group->extent.offset, to = from + group->extent.len;
     for (const struct segment *s = group->group; s != NULL; s = s->group) {
         int64_t end = s->extent.offset + s->extent.len;
@@ -47,27 +78,19 @@ static void fetch_group(rp_loader *loader, struct segment *group)
         to = end > to ? end : to;
     }
     rp_buf *bytes = NULL;
-    int64_t began = rp_now_ns();
     rp_status status = rp_buf_new((size_t)(to - from), &bytes, &err);
     if (status == RP_OK) {
-        status = rp_files_read(loader->files, group->file, from, to - from, bytes->data, &err);
+        bool parts = group->group != NULL;
+        status = (parts ? rp_files_read_parts : rp_files_read)(loader->files, group->file, from,
+                                                               to - from, bytes->data, &err);
     }
     if (status == RP_OK) {
         status = hand_out(group, bytes, from, &err);
     }
     rp_buf_unref(&bytes);
     rp_count(&loader->counters.fetch_ns, rp_now_ns() - began);
-    if (status == RP_E_OFFLINE && group->group != NULL) {
-        fetch_apart(loader, group);
-        return;
-    }
-    rp_count(&loader->counters.fetches, 1);
-    rp_lock_acquire(&loader->lock);
-    rp_segments_settle_locked(loader, group, &err);
-    loader->last_progress_ns = rp_now_ns();
-    rp_cond_broadcast(&loader->work);
-    rp_cond_broadcast(&loader->done); /* a caller may be the one who works */
-    rp_lock_release(&loader->lock);
+    bool again = status == RP_AGAIN;
+    settle(loader, again ? NULL : group, again ? group : NULL, &err);
 }
 
 static void *fetch_main(void *arg)

@@ -464,6 +464,19 @@ void rp_segments_settle_locked(rp_loader *loader, struct segment *group,
     }
 }
 
+void rp_segments_put_back_locked(rp_loader *loader, struct segment *group)
+{
+    struct segment_table *table = &loader->segments;
+    while (group != NULL) {
+        struct segment *s = group;
+        group = s->group;
+        s->group = NULL;
+        table->n_fetching--;
+        table->bytes -= s->extent.len;
+        begin_again(table, s);
+    }
+}
+
 rp_status rp_segment_read(const struct run *run, int64_t offset, int64_t len, uint8_t *to,
                           struct rp_error *err)
 {

@@ -82,6 +82,8 @@ RP_CHECKED struct segment *rp_segments_pick_locked(struct rp_loader *loader);
 /* Those with bytes are here, the others are not (error may be NULL). */
 void rp_segments_settle_locked(struct rp_loader *loader, struct segment *group,
                                const struct rp_error *error);
+/* They are to be fetched after all. */
+void rp_segments_put_back_locked(struct rp_loader *loader, struct segment *group);
 void rp_segments_free(struct rp_loader *loader);
 
 /* Copy bytes of a run's segment. RP_AGAIN: they are not in it. Without the lock, while held. */
