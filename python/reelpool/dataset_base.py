@@ -16,7 +16,6 @@ from .corruption import Substitutions, check_on_corrupt
 from .distributed import default_memory_budget
 from .engine import (
     FRAME_CACHE_BYTES,
-    INDEX_BYTES,
     MAX_THREADS,
     BatchData,
     EngineHandle,
@@ -278,7 +277,11 @@ class DatasetBase:
 
     def _free_bytes(self) -> int:
         """What of the budget is left for batches and waiting pictures."""
-        return max(0, self._budget() - FRAME_CACHE_BYTES - INDEX_BYTES - self._read_ahead())
+        return max(0, self._budget() - self._caches() - self._read_ahead())
+
+    def _caches(self) -> int:
+        """Bytes that are no batches, pictures or remote files."""
+        return FRAME_CACHE_BYTES + self._layout.index_bytes
 
     def _batch_data(self, batch: Any, samples: int, distinct: bool) -> BatchData:
         """A core batch as items see it. samples: what substitutions are counted against."""

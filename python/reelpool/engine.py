@@ -34,7 +34,8 @@ U8, F32, U16 = 0, 1, 2  # enum rp_pixel_type
 _KIND = {np.dtype(np.float32): "f", np.dtype(np.int64): "q", np.dtype(bool): "?"}
 
 FRAME_CACHE_BYTES = 16 << 20
-INDEX_BYTES = 64 << 20
+INDEX_BYTES = 64 << 20  # at most
+SAMPLE_BYTES = 48  # of an index, per picture: a file without any regularity
 DECODERS_PER_THREAD = 8
 TIMEOUT_S = 120.0
 MAX_THREADS = 1024
@@ -182,6 +183,12 @@ class Layout:
             else:
                 self.entries.append(Entry(key, "cells"))
 
+    @property
+    def index_bytes(self) -> int:
+        """What the MP4 indexes of all its files may take: more than most files need."""
+        samples = self.meta.total_frames * len(self.cameras)
+        return min(INDEX_BYTES, (1 << 20) + SAMPLE_BYTES * samples)
+
     def engine_arguments(self) -> tuple:
         """The part of Engine's arguments that describes the data."""
         table = self.table
@@ -269,7 +276,7 @@ class EngineHandle:
         paths, *rest = layout.engine_arguments()
         self.engine = core.Engine(
             engine_paths(paths), *rest, num_threads, prefetch_batches, shared, keep_bytes,
-            FRAME_CACHE_BYTES, parked_bytes, INDEX_BYTES, max_decoders, layout.substitute,
+            FRAME_CACHE_BYTES, parked_bytes, layout.index_bytes, max_decoders, layout.substitute,
             read_ahead, fetch_threads(paths, processes),
         )  # fmt: skip
 

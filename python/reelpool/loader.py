@@ -16,7 +16,6 @@ from .dataset_base import check_threads, sample_seed, seeded
 from .distributed import default_memory_budget, resolve_rank
 from .engine import (
     FRAME_CACHE_BYTES,
-    INDEX_BYTES,
     MAX_PREFETCH,
     TIMEOUT_S,
     BatchData,
@@ -165,7 +164,7 @@ class Loader:
             # Free memory beyond what is in flight goes back: a consumer may have held many batches.
             batches = (prefetch + 2) * (self._batch_bytes() + _PAGES)
             parked = self._parked_bytes(batches)
-            fixed = batches + parked + FRAME_CACHE_BYTES + INDEX_BYTES
+            fixed = batches + parked + self._caches()
             self._handle = EngineHandle(
                 self._source.layout, num_threads=threads, prefetch_batches=prefetch,
                 keep_bytes=batches, parked_bytes=parked,
@@ -176,12 +175,16 @@ class Loader:
     def _total_budget(self) -> int:
         return default_memory_budget() if self._budget is None else self._budget
 
+    def _caches(self) -> int:
+        """Bytes that are no batches, pictures or remote files."""
+        return FRAME_CACHE_BYTES + self._source.layout.index_bytes
+
     def _parked_bytes(self, batches: int) -> int:
         """Bytes for decoded pictures that wait for their batch."""
         if self._decoded is not None:
             return self._decoded
         budget = self._total_budget()
-        free = budget - batches - FRAME_CACHE_BYTES - INDEX_BYTES - self._read_ahead()
+        free = budget - batches - self._caches() - self._read_ahead()
         return max(0, min(budget // 4, free))
 
     def _read_ahead(self, rest: int | None = None) -> int:
@@ -193,19 +196,22 @@ class Loader:
         return batch_bytes(self._source.layout.fields, self.batch_size)
 
     def _fitting_prefetch(self) -> int:
-        """`prefetch_batches`, lowered to what the memory budget holds."""
+        """`prefetch_batches`, lowered to what the budget holds beside the pictures that wait:
+        to decode those twice costs more than to work on one batch less.
+        """
         budget, one = self._total_budget(), self._batch_bytes()
-        free = budget - FRAME_CACHE_BYTES - INDEX_BYTES - self._read_ahead()
+        free = budget - self._caches() - self._read_ahead()
         fits = free // max(1, one) - 1
         if fits < 1 and self._budget is not None:
-            need = 2 * one + FRAME_CACHE_BYTES + INDEX_BYTES
+            need = 2 * one + self._caches()
             ahead = read_ahead_bytes(self._source.layout.paths, 1 << 62)  # not more than a quarter
             need = min(need + ahead, need * 4 // 3 + 1)
             raise ValueError(
                 f"memory_budget={budget} holds no two batches of {one} bytes: "
                 f"at least {need} is needed, or a smaller batch_size"
             )
-        fits = max(1, fits)
+        pictures = budget // 4 if self._decoded is None else self._decoded
+        fits = max(1, (free - pictures) // max(1, one) - 1)
         if fits < self._prefetch:
             logger.info("prefetch_batches=%d instead of %d: memory budget", fits, self._prefetch)
         return min(self._prefetch, fits, MAX_PREFETCH)

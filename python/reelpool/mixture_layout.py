@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .engine import Entry, Layout
+from .engine import INDEX_BYTES, Entry, Layout
 from .engine_paths import name_of
 from .errors import ReelpoolError, name_dataset
 
@@ -49,6 +49,11 @@ class MixtureLayout:
         for entry in common:
             self.entries.append(dataclasses.replace(entry, at=at.get(entry.key, -1)))
         self.entries.append(Entry("dataset_index", "field", at["dataset_index"]))
+
+    @property
+    def index_bytes(self) -> int:
+        """As a part's."""
+        return min(INDEX_BYTES, sum(part.index_bytes for part in self.parts))
 
     def _check_options(self) -> None:
         first = self.parts[0]

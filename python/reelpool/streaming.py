@@ -14,7 +14,7 @@ from . import env, order
 from .collation import Item
 from .dataset_base import DatasetBase, sample_seed
 from .distributed import resolve_rank, sharded_by_accelerate
-from .engine import DECODERS_PER_THREAD, FRAME_CACHE_BYTES, INDEX_BYTES, EngineHandle, batch_bytes
+from .engine import DECODERS_PER_THREAD, EngineHandle, batch_bytes
 from .errors import ReelpoolError, StateError
 from .order import OrderParams, Request, Share, is_int
 from .order_state import PART, DatasetOrder, check_epoch, position_of_step, rev_of
@@ -324,7 +324,7 @@ class StreamingLeRobotDataset(DatasetBase, IterableDataset):
         threads: of parts of batches, as many as they may work on.
         """
         one = batch_bytes(self._layout.fields, batch)
-        need = 2 * one + FRAME_CACHE_BYTES + INDEX_BYTES
+        need = 2 * one + self._caches()
         if budget is not None and budget < need:
             raise ValueError(
                 f"memory_budget={budget} holds no two batches of {one} bytes: "

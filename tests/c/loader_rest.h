@@ -27,7 +27,7 @@ static bool all_free(const rp_loader *loader)
 static RP_UNUSED void check_rest(rp_loader *loader)
 {
     bool rests = false;
-    for (int i = 0; i < 20000 && !rests; i++) {
+    for (int i = 0; i < 100000 && !rests; i++) { /* a disk may keep a thread's code for so long */
         rp_lock_acquire(&loader->lock);
         rests = all_free(loader) && loader->indexes.queue_len == 0;
         bool helped = !rests && rp_loader_help_locked(loader);

@@ -292,6 +292,19 @@ def test_memory_budget(small):
     assert same == epoch_ids(small, 5, shuffle=True)
 
 
+def test_a_tight_budget_has_room_for_pictures_that_wait(small):
+    """Before it has room for more batches; indexes of a small set take next to nothing of it."""
+    with pytest.raises(ValueError, match="at least") as caught:
+        loader_of(small, 5, memory_budget="1MB")
+    least = int(str(caught.value).split("at least ")[1].split()[0])
+    one = loader_of(small, 5)._batch_bytes()
+    assert least - 2 * one < 18 << 20
+    with loader_of(small, 5, memory_budget=least + 6 * one, num_threads=1) as loader:
+        handle = loader._engine()
+        assert handle.prefetch_batches == 1
+        assert handle.parked_bytes >= 4 * one
+
+
 # -- transforms --
 
 
