@@ -9,6 +9,7 @@ import importlib.metadata
 import os
 import re
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -18,6 +19,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test asks the real Hub
 if "REELPOOL_CACHE" not in os.environ:  # none reads or writes the user's own check sums
     os.environ["REELPOOL_CACHE"] = tempfile.mkdtemp(prefix="reelpool-tests-")
     atexit.register(shutil.rmtree, os.environ["REELPOOL_CACHE"], ignore_errors=True)
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell started us in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REPO = Path(__file__).resolve().parents[1]
 REQUIRED = [word for word in os.environ.get("REELPOOL_REQUIRE", "").split(",") if word]
