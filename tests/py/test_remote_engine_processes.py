@@ -182,7 +182,12 @@ def one_rank(data, rank, start, results):
     dataset = pickle.loads(data)
     start.wait(60)
     with Loader(dataset, 8, num_threads=1, rank=rank, world_size=2) as loader:
-        results.put((rank, digests(loader)))
+        results.put((rank, digests(loader), broken(loader.stats()["fetch"])))
+
+
+def broken(stats):
+    """Requests that had to be made again: after them a file may be resolved anew."""
+    return {kind: stats["retries"][kind] for kind in ("busy", "network", "refused", "odd")}
 
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.soak)])
@@ -192,7 +197,8 @@ def test_ranks_resolve_each_file_once(hub, method):
         dataset = STREAM("t/x", ROOT, **OPTIONS)
         with Loader(dataset, 8, num_threads=1, rank=rank, world_size=2) as loader:
             want.append(digests(loader))
-    data = pickle.dumps(STREAM("o/n", storage_options=storage(), **OPTIONS))
+    dataset = STREAM("o/n", storage_options=storage(), **OPTIONS)
+    data, again = pickle.dumps(dataset), [broken(dataset.meta._files.client().stats())]
     context = multiprocessing.get_context(method)
     start, results = context.Barrier(2), context.Queue()
     ranks = [
@@ -200,12 +206,19 @@ def test_ranks_resolve_each_file_once(hub, method):
     ]
     for rank in ranks:
         rank.start()
-    got = dict(results.get(timeout=90) for _ in ranks)
+    got = {}
+    for _ in ranks:
+        rank, got[rank], retries = results.get(timeout=90)
+        again.append(retries)
     for rank in ranks:
         rank.join()
     assert [got[0], got[1]] == want
     resolves = hub.requests(r"resolve/.*mp4")
-    assert len(resolves) == len(set(resolves)) == 4
+    assert len(set(resolves)) == 4
+    spare = sum(
+        sum(retries.values()) for retries in again
+    )  # none, unless the machine is overloaded
+    assert len(resolves) <= 4 + spare, (resolves, again)
 
 
 # -- forks --
