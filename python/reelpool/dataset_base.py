@@ -226,7 +226,11 @@ class DatasetBase:
                 own = self.meta._remote or LocalRoot(self.root)
                 self.meta._files = SplitRoot(own, self._data_root)
             chosen = None if self.episodes is None else sorted(self.episodes)
-            self._table_cache = load_table(self.meta, chosen)
+            try:
+                self._table_cache = load_table(self.meta, chosen)
+            except ReelpoolError as error:
+                self._named(error)
+                raise
         return self._table_cache
 
     @property

@@ -10,7 +10,9 @@ length episode frame camera time nearest status`. `offset` and `length` are byte
 from __future__ import annotations
 
 import math
+import os
 import re
+import shlex
 from typing import Any
 
 __all__ = [
@@ -194,6 +196,18 @@ _ADVICE: dict[str, str] = {
     "NOMEM": "Lower batch_size=, prefetch_batches= or memory_budget=",
 }
 
+# Of metadata and tables, which Python reads.
+_PLAIN_ADVICE: tuple[tuple[type[ReelpoolError], str], ...] = (
+    (FormatError, "Run: reelpool verify DATASET     Or: fetch {file} again"),
+    (NotFoundError, "Run: reelpool verify DATASET (lists what is missing)     Or: fetch {file}"),
+    (StorageError, "Check the disk and the permissions of {file} of DATASET"),
+)
+
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+_LFS_ADVICE = (
+    "That file is only a pointer of Git LFS. Run: cd DATASET && git lfs install && git lfs pull"
+)
+
 S3_ADVICE = (
     "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, or profile=, region=, "
     "anonymous= of storage_options; reading needs s3:GetObject"
@@ -244,15 +258,32 @@ def advise(error: ReelpoolError, advice: str) -> None:
         error.args = (f"{error.args[0].partition(chr(10))[0]}\n  {advice}", *error.args[1:])
 
 
+def _is_lfs_pointer(file: str | None, root: object) -> bool:
+    """Whether a file of a local dataset is what git leaves in its place without git-lfs."""
+    try:
+        with open(os.path.join(str(root or ""), file or ""), "rb") as stream:
+            return stream.read(len(_LFS_POINTER)) == _LFS_POINTER
+    except (OSError, ValueError):
+        return False  # a URL, or what cannot be read
+
+
 def name_dataset(error: ReelpoolError, dataset: str, root: object = None) -> None:
-    """Give an error of the core its dataset, as attribute and in the command it advises."""
-    if error.dataset is None:
-        error.dataset = dataset
-        advice = getattr(root, "auth_advice", None)
-        if advice is not None and isinstance(error, AuthError):
+    """Give an error its dataset, as attribute and in the command that it advises; one of metadata
+    or tables, which says nothing of what to do yet, gets such a command.
+    """
+    silent = bool(error.args) and "\n" not in str(error.args[0])
+    if error.dataset is None or silent:
+        error.dataset = error.dataset or dataset
+        advice = getattr(root, "auth_advice", None) if isinstance(error, AuthError) else None
+        if isinstance(error, FormatError) and _is_lfs_pointer(error.file, root):
+            advice = _LFS_ADVICE
+        elif advice is None and silent:
+            found = [text for cls, text in _PLAIN_ADVICE if isinstance(error, cls)]
+            advice = found[0].format(file=error.file or "its files") if found else None
+        if advice is not None:
             advise(error, advice)
         if error.args and isinstance(error.args[0], str):
-            place = str(root) if root is not None else dataset
+            place = shlex.quote(str(root)) if root is not None else dataset
             text = error.args[0].replace(" DATASET", f" {place}")
             error.args = (text, *error.args[1:])
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from . import metadata_v21
-from .errors import FormatError, NotFoundError, make_error
+from .errors import FormatError, NotFoundError, ReelpoolError, make_error, name_dataset
 from .hub import COMMIT
 from .metadata_episodes import (
     EPISODES_DIR,
@@ -109,12 +109,16 @@ class LeRobotDatasetMetadata:
         self._stats: Any = _UNREAD
         self._depth_unit: str | None = None
         try:
-            self._load()
-        except NotFoundError:
-            if self._hub is None or self.revision is None:
-                raise
-            self._move(self._hub.metadata(self.revision)[0])  # the copy lacks some of it
-            self._load()
+            try:
+                self._load()
+            except NotFoundError:
+                if self._hub is None or self.revision is None:
+                    raise
+                self._move(self._hub.metadata(self.revision)[0])  # the copy lacks some of it
+                self._load()
+        except ReelpoolError as error:
+            name_dataset(error, self.repo_id, self.root)
+            raise
 
     # -- reading --
 
