@@ -239,9 +239,8 @@ def test_inspect_of_a_folder_by_its_url(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["files"] == [str(tmp_path / "inspect.html")]
 
 
-@pytest.mark.parametrize("verb", ["bench", "verify"])
-def test_other_verbs_want_a_copy(verb, served, capsys):
-    assert command.main([verb, served.url("/set"), "--quiet"]) == 3
+def test_bench_wants_a_copy(served, capsys):
+    assert command.main(["bench", served.url("/set"), "--quiet"]) == 3
     assert capsys.readouterr().out == "" and not served.log
 
 
@@ -281,3 +280,45 @@ def test_no_credential_is_shown(served, capsys, monkeypatch):
     command.main(["inspect", "s3://bucket/set"])
     said = capsys.readouterr()
     assert "bucket" in said.out and secret not in said.out + said.err
+
+
+def test_inspect_of_a_revision_reads_no_other(tmp_path, monkeypatch):
+    """Page and contact sheet are of the revision that was asked for."""
+    import reelpool
+
+    asked = []
+
+    class Noted(reelpool.LeRobotDataset):
+        def __init__(self, *arguments, revision=None, **options):
+            asked.append(revision)
+            super().__init__(*arguments, **options)
+
+    monkeypatch.setattr(reelpool, "LeRobotDataset", Noted)
+    words = ["inspect", str(DEMO), "--revision", "v9", "--frames", "1", "-q"]
+    places = ["--out_dir", str(tmp_path), "--png", str(tmp_path / "sheet.png")]
+    assert command.main([*words, *places]) == 0
+    assert len(asked) == 3 and set(asked) == {"v9"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["inspect", "x", "--frames", "0"],
+        ["inspect", "x", "--delta", "action"],
+        ["inspect", "x", "--delta", "[0]"],
+        ["inspect", "x", "--delta", '{"action": 0}'],
+        ["verify", "x", "--jobs", "0"],
+    ],
+)
+def test_values_that_mean_nothing_are_usage(words, capsys):
+    assert command.main(words) == 2
+    assert f"argument {words[2]}: " in capsys.readouterr().err
+
+
+def test_verify_of_a_url(served, tmp_path, capsys):
+    url = served.url("/set")
+    assert command.main(["verify", url, "--quiet", "--no_sums"]) == 0
+    assert "184 frames" in capsys.readouterr().out
+    assert command.main(["verify", served.url("/nothing"), "--quiet"]) == 3
+    said = capsys.readouterr().err
+    assert "NotFoundError" in said and "Traceback" not in said

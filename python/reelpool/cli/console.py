@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -84,6 +85,19 @@ def note(args: argparse.Namespace, text: str) -> None:
 def show(args: argparse.Namespace, text: str, document: Any) -> None:
     """The verb's result on stdout: `document` with --json, else `text`."""
     print(json.dumps(document, indent=1, default=str) if args.json else text, flush=True)
+
+
+def count(low: int) -> Callable[[str], int]:
+    """A parser of integers from `low` on."""
+
+    def parse(text: str) -> int:
+        value = int(text)
+        if value < low:
+            raise argparse.ArgumentTypeError(f"{text} is below {low}")
+        return value
+
+    parse.__name__ = "int"
+    return parse
 
 
 class Lines:

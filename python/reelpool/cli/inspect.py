@@ -22,15 +22,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     console.dataset_options(parser, required=True, urls=True)
     add = parser.add_argument
     add("--episode", type=int, default=0, help="the episode that is drawn (default: 0)")
-    add("--frames", type=int, default=8, help="pictures per camera (default: 8)")
+    add("--frames", type=console.count(1), default=8, help="pictures per camera (default: 8)")
     add(
         "--delta",
-        type=json.loads,
+        type=_deltas,
         metavar="JSON",
         help='delta_timestamps of the batch, {"action": [0, 0.1]} (default: 8 steps 0.5 s apart)',
     )
     add("--png", type=Path, metavar="FILE", help="write a contact sheet of a real batch")
     add("--out_dir", type=Path, default=Path("."), help="for inspect.html (default: here)")
+
+
+def _deltas(text: str) -> dict[str, list[float]]:
+    """A parser of delta_timestamps."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(v, list) for v in found.values()):
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: use JSON, seconds by feature, as '{{\"action\": [0, 0.1]}}'"
+        )
+    return found
 
 
 def run(args: argparse.Namespace) -> int:
@@ -65,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     page.write_text(_page(args, name, root, plain, document))
     document["files"] = [str(page)]
     if args.png:
-        dataset, batch = batch_pictures.real_batch(name, root, args.frames)
+        dataset, batch = batch_pictures.real_batch(name, root, args.frames, revision=args.revision)
         args.png.parent.mkdir(parents=True, exist_ok=True)
         batch_pictures.sheet(name, dataset, batch).save(args.png)
         document["files"].append(str(args.png))
@@ -213,7 +226,9 @@ def _window(
         deltas = {k: [s * step / fps for s in range(-4, 4)] for k in keys}
     if not deltas:
         return []
-    dataset = reelpool.LeRobotDataset(name, root=root, delta_timestamps=deltas, return_uint8=True)
+    dataset = reelpool.LeRobotDataset(
+        name, root=root, revision=args.revision, delta_timestamps=deltas, return_uint8=True
+    )
     chosen = np.unique(np.linspace(first, last - 1, min(6, last - first)).round()).astype(int)
     body = ["<h2>Windows</h2><p class='faint'>Filled: outside the episode, so the edge frame is "
             "repeated and is_pad is true.</p>"]  # fmt: skip

@@ -14,13 +14,13 @@ from . import console
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of `verify`."""
-    console.dataset_options(parser, required=True)
+    console.dataset_options(parser, required=True, urls=True)
     add = parser.add_argument
     add("--level", choices=verify.LEVELS, default="index",
         help="meta: counts, tasks, statistics; index: and every file, a picture for each time,"
         " every byte against its check sum (default); decode: every picture decoded")  # fmt: skip
     add("--episode", type=int, action="append", metavar="N", help="only this one; may be repeated")
-    add("--jobs", type=int, help="threads (default: the CPUs granted)")
+    add("--jobs", type=console.count(1), help="threads (default: the CPUs granted)")
     add("--out_dir", type=Path, help="write the report as verify.json here, too")
     add("--no_sums", action="store_true",
         help="neither compare nor write check sums: do not read whole files")  # fmt: skip
@@ -28,9 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check, report, and keep the check sums of files without fault."""
-    name, root = console.place(args.dataset, args.root)
-    if args.jobs is not None and args.jobs < 1:
-        raise console.Unusable(f"--jobs {args.jobs}: at least 1")
+    name, root = console.place(args.dataset, args.root, urls=True)
     try:
         report = verify.check(
             name, args.level, args.episode, args.jobs, root=root, revision=args.revision,
