@@ -178,8 +178,9 @@ _CORE_CLASSES: dict[str, type[BaseException]] = {
 
 # What to do, by core code. {dataset}, {episode} and {file} are filled in below.
 _ADVICE: dict[str, str] = {
-    "TIMESTAMP": "Run: reelpool inspect {dataset}{episode}     Or: a larger tolerance_s=",
-    "FORMAT": "Run: reelpool inspect {dataset}{episode}     Or: fetch {file} again",
+    "TIMESTAMP": "Run: reelpool inspect {dataset}{episode} (shows how far off all frames are)     "
+    "Or: a larger tolerance_s=",
+    "FORMAT": "Run: reelpool verify {dataset}{episode}     Or: fetch {file} again",
     "UNSUPPORTED": "Run: reelpool doctor (codecs and pixel formats of this build)",
     "DECODE": "Run: reelpool verify {dataset}{episode} --level decode     "
     "Or: fetch {file} again, leave the episode out (episodes=), or on_corrupt='substitute'",

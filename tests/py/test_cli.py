@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from demo_sets import copy_demo, open_demo
 from reelpool import __main__ as command
+from reelpool import errors
 from reelpool.cli import batch_pictures, console, doctor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "net"))
@@ -322,3 +328,32 @@ def test_verify_of_a_url(served, tmp_path, capsys):
     assert command.main(["verify", served.url("/nothing"), "--quiet"]) == 3
     said = capsys.readouterr().err
     assert "NotFoundError" in said and "Traceback" not in said
+
+
+def test_inspect_shows_times_that_no_picture_has(tmp_path, capsys):
+    """What the error of a mistimed frame advises works on the dataset that raised it."""
+    root = copy_demo(tmp_path / "set")
+    table = root / "data/chunk-000/file-000.parquet"
+    rows = pq.read_table(table)
+    late = pa.array(rows.column("timestamp").to_numpy() + np.float32(0.03))
+    column = rows.schema.get_field_index("timestamp")
+    pq.write_table(rows.set_column(column, "timestamp", late), table)
+    with pytest.raises(errors.FrameTimestampError) as caught:
+        open_demo(root)[0]
+    advised = str(caught.value).partition("Run: reelpool ")[2].partition(" (")[0]
+    words = [*shlex.split(advised), "--out_dir", str(tmp_path), "--png", str(tmp_path / "a.png")]
+    assert command.main(words) == 0
+    page = (tmp_path / "inspect.html").read_text()
+    assert "at most 30 ms; tolerance_s allows 0.1 ms" in page
+    delta = ["--delta", '{"action": [0.05]}']
+    assert command.main([*words, *delta]) == 3
+    assert "no multiples of 1/10 s" in capsys.readouterr().err
+
+
+def test_inspect_of_a_broken_video_advises_another_command(tmp_path, capsys):
+    root = copy_demo(tmp_path / "set")
+    file = root / "videos/observation.images.front/chunk-000/file-000.mp4"
+    file.write_bytes(file.read_bytes()[:20000])
+    assert command.main(["inspect", str(root), "--out_dir", str(tmp_path)]) == 3
+    said = capsys.readouterr().err
+    assert "file-000.mp4" in said and f"Run: reelpool verify {root}" in said

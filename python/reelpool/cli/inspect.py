@@ -12,9 +12,13 @@ from typing import Any
 import numpy as np
 
 from .. import pictures
+from ..errors import ReelpoolError, name_dataset
+from ..selection import delta_rows
 from . import batch_pictures, console, remote
 
 CURVES = ("observation.state", "action")
+TOLERANCE_S = 1e-4  # what reading allows unless told
+ANY_S = 1e9  # here the nearest picture is shown, however far off it is
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -53,12 +57,18 @@ def run(args: argparse.Namespace) -> int:
     name, root = console.place(args.dataset, args.root, urls=True)
     if root is None and remote.is_url(name):
         return _run_remote(args, name)
-    plain = reelpool.LeRobotDataset(name, root=root, revision=args.revision, return_uint8=True)
+    plain = reelpool.LeRobotDataset(
+        name, root=root, revision=args.revision, tolerance_s=ANY_S, return_uint8=True
+    )
     if not 0 <= args.episode < plain.meta.total_episodes:
         raise console.Unusable(
             f"--episode {args.episode}: {name} has episodes 0..{plain.meta.total_episodes - 1}"
         )
-    cameras = camera_facts(plain)
+    try:
+        cameras = camera_facts(plain)
+    except ReelpoolError as error:
+        name_dataset(error, name, plain.root)
+        raise
     document = {
         "dataset": name,
         "version": str(plain.meta.info.codebase_version),
@@ -78,7 +88,9 @@ def run(args: argparse.Namespace) -> int:
     page.write_text(_page(args, name, root, plain, document))
     document["files"] = [str(page)]
     if args.png:
-        dataset, batch = batch_pictures.real_batch(name, root, args.frames, revision=args.revision)
+        dataset, batch = batch_pictures.real_batch(
+            name, root, args.frames, revision=args.revision, tolerance_s=ANY_S
+        )
         args.png.parent.mkdir(parents=True, exist_ok=True)
         batch_pictures.sheet(name, dataset, batch).save(args.png)
         document["files"].append(str(args.png))
@@ -91,7 +103,12 @@ def _run_remote(args: argparse.Namespace, name: str) -> int:
     document = remote.describe(name, remote.metadata(name, args.revision))
     if args.png:
         dataset, batch = batch_pictures.real_batch(
-            name, None, args.frames, revision=args.revision, download_videos=False
+            name,
+            None,
+            args.frames,
+            revision=args.revision,
+            download_videos=False,
+            tolerance_s=ANY_S,
         )
         args.png.parent.mkdir(parents=True, exist_ok=True)
         batch_pictures.sheet(name, dataset, batch).save(args.png)
@@ -226,8 +243,14 @@ def _window(
         deltas = {k: [s * step / fps for s in range(-4, 4)] for k in keys}
     if not deltas:
         return []
+    delta_rows(plain.meta, deltas, TOLERANCE_S, plain.meta.camera_keys)  # ANY_S takes all of them
     dataset = reelpool.LeRobotDataset(
-        name, root=root, revision=args.revision, delta_timestamps=deltas, return_uint8=True
+        name,
+        root=root,
+        revision=args.revision,
+        delta_timestamps=deltas,
+        return_uint8=True,
+        tolerance_s=ANY_S,
     )
     chosen = np.unique(np.linspace(first, last - 1, min(6, last - first)).round()).astype(int)
     body = ["<h2>Windows</h2><p class='faint'>Filled: outside the episode, so the edge frame is "
@@ -258,7 +281,7 @@ def _times(plain: Any, first: int, last: int, episode: int) -> list[str]:
     worst = max(d for _, points in lines for _, d in points)
     said = (
         f"Distance of each frame's wanted time to the nearest time stored in the video: at most "
-        f"{worst:.3g} ms; tolerance_s allows {plain.tolerance_s * 1e3:g} ms."
+        f"{worst:.3g} ms; tolerance_s allows {TOLERANCE_S * 1e3:g} ms."
     )
     chart = pictures.svg_lines("Distance", "frame of the episode", "ms", lines, height=220)
     return ["<h2>Timestamps</h2>", f"<p class='faint'>{said}</p>", report.card(chart)]
