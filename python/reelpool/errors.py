@@ -259,7 +259,7 @@ def advise(error: ReelpoolError, advice: str) -> None:
         error.args = (f"{error.args[0].partition(chr(10))[0]}\n  {advice}", *error.args[1:])
 
 
-def _is_lfs_pointer(file: str | None, root: object) -> bool:
+def is_lfs_pointer(file: str | None, root: object) -> bool:
     """Whether a file of a local dataset is what git leaves in its place without git-lfs."""
     try:
         with open(os.path.join(str(root or ""), file or ""), "rb") as stream:
@@ -276,7 +276,7 @@ def name_dataset(error: ReelpoolError, dataset: str, root: object = None) -> Non
     if error.dataset is None or silent:
         error.dataset = error.dataset or dataset
         advice = getattr(root, "auth_advice", None) if isinstance(error, AuthError) else None
-        if isinstance(error, FormatError) and _is_lfs_pointer(error.file, root):
+        if isinstance(error, FormatError) and is_lfs_pointer(error.file, root):
             advice = _LFS_ADVICE
         elif advice is None and silent:
             found = [text for cls, text in _PLAIN_ADVICE if isinstance(error, cls)]

@@ -28,6 +28,9 @@ MAX_PATH = 4096
 REVISIONS = ("v3.0", "v2.1", "v2.0", "main")  # tried in this order when none is given
 
 _DOWNLOAD = ".cache/huggingface/download"  # where huggingface_hub notes a download into a folder
+_WEB_PAGE = re.compile(
+    r"/datasets/([^/?#]+/[^/?#]+)(?:/?|/(?:tree|blob|viewer|discussions)(?:/.*)?)(?:[?#].*)?$"
+)
 _REPO_ID = re.compile(r"[A-Za-z0-9_.-]{1,96}(/[A-Za-z0-9_.-]{1,96})?")
 _FIELD = re.compile(r"\{([^{}:!]*)(?::([^{}]*))?\}")
 _INT_SPEC = re.compile(r"(0?\d{0,2})d?")
@@ -133,7 +136,13 @@ class LocalRoot:
         return any(real == base or real.startswith(base.rstrip("/") + "/") for base in bases)
 
     def _refuse(self, rel: str, real: str) -> FormatError:
-        return make_error(FormatError, f"{rel} leads out of the dataset, to {real}", file=rel)
+        return make_error(
+            FormatError,
+            f"{rel} leads out of the dataset, to {real}\n"
+            f"  Links may not leave {self.path}: put the files there (cp -rL), or the folder by "
+            "mount --bind",
+            file=rel,
+        )
 
     def resolve(self, rel: str) -> str:
         """The absolute path of the regular file `rel`.
@@ -149,13 +158,15 @@ class LocalRoot:
                 raise self._refuse(rel, real)
             self._folders[folder] = real
         path = os.path.join(real, name)
+        if os.path.islink(path):
+            path = os.path.realpath(path)
+            if not os.path.lexists(path):
+                what = f"{rel} is a link to {path}, which is not there"
+                raise make_error(NotFoundError, what, file=rel)
+            if not self._inside(path):
+                raise self._refuse(rel, path)
         try:
             mode = os.lstat(path).st_mode
-            if stat.S_ISLNK(mode):
-                path = os.path.realpath(path)
-                if not self._inside(path):
-                    raise self._refuse(rel, path)
-                mode = os.lstat(path).st_mode
         except (FileNotFoundError, NotADirectoryError):
             raise make_error(
                 NotFoundError, f"{rel} is missing below {self.path}", file=rel
@@ -386,6 +397,10 @@ def _resolve_root(
 ) -> Root:
     from .remote_options import parse_options
 
+    if not isinstance(repo_id, str):
+        raise TypeError(
+            f"repo_id must be text, OWNER/NAME, not {repo_id!r}; a folder is given by root="
+        )
     if repo_type not in ("dataset", "bucket"):
         raise ValueError(f"repo_type must be 'dataset' or 'bucket', not {repo_type!r}")
     if root is None and "://" in repo_id:
@@ -399,6 +414,9 @@ def _resolve_root(
     elif root is None and repo_type == "bucket":
         root = f"hf://buckets/{repo_id}"
     location = "" if root is None else os.fspath(root)
+    page = _WEB_PAGE.match(location.removeprefix(env.hf_endpoint()))
+    if page is not None and location.startswith(env.hf_endpoint()):
+        raise ValueError(f"{location} is a web page of the Hub: use {page.group(1)!r}")
     if is_url(location):
         from .remote_roots import open_remote
 

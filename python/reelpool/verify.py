@@ -22,6 +22,7 @@ from .errors import (
     CompatibilityError,
     NotFoundError,
     ReelpoolError,
+    is_lfs_pointer,
 )
 
 LEVELS = ("meta", "index", "decode")
@@ -145,6 +146,8 @@ def fault_of(error: BaseException, level: str, root: Path, **known: Any) -> Faul
         where["file"] = relative(where["file"], root)
     consequence = known.pop("consequence", "reading it raises " + type(error).__name__)
     fix = known.pop("fix", f"fetch {where['file'] or known.get('file') or 'the dataset'} again")
+    if is_lfs_pointer(where["file"], root):
+        fix = "it is only a pointer of Git LFS: git lfs pull"
     where.update({k: v for k, v in known.items() if where.get(k) is None})
     what = str(error).split("\n")[0]
     return Fault(level, what, consequence, fix, **where)

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 from demo_sets import copy_demo, open_demo
-from reelpool import StreamingLeRobotDataset, errors
+from reelpool import StreamingLeRobotDataset, errors, verify
 from reelpool import __main__ as command
 
 TABLE = "data/chunk-000/file-000.parquet"
@@ -64,6 +64,8 @@ def test_pointers_of_git_lfs_are_known(tmp_path, file):
         open_demo(root)[0]
     assert file in str(caught.value)
     assert f"pointer of Git LFS. Run: cd {root} && git lfs" in str(caught.value)
+    (fault,) = verify.check(root).faults
+    assert fault.file == file and fault.fix.endswith("git lfs pull")
 
 
 def test_the_advised_command_runs_as_it_stands(tmp_path, capsys):

@@ -1,5 +1,7 @@
 """From a repo id or root to files: places, remote roots, templates, links."""
 
+from pathlib import Path
+
 import pytest
 from reelpool.errors import FormatError, NotFoundError, OfflineError, UnsupportedMediaError
 from reelpool.metadata import LeRobotDatasetMetadata
@@ -192,3 +194,39 @@ def test_links_of_a_hub_cache(tmp_path):
     assert root.read_bytes("data/f") == b"blob"
     with pytest.raises(FormatError, match="leads out"):
         root.resolve("data/g")
+
+
+@pytest.mark.parametrize("repo_id", [None, Path("/data/set"), 7, b"a/b"])
+def test_a_repo_id_is_text(repo_id, tmp_path):
+    for root in (None, write_v30(tmp_path / "set")):
+        with pytest.raises(TypeError, match="repo_id must be text") as caught:
+            resolve_root(repo_id, root)
+        assert "root=" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "rest", ["", "/", "/tree/main", "/viewer/default/train", "/blob/main/README.md"]
+)
+def test_the_hubs_web_page_is_no_root(rest, monkeypatch):
+    for endpoint in ("https://huggingface.co", "https://hub.example.org"):
+        monkeypatch.setenv("HF_ENDPOINT", endpoint)
+        for arguments in (
+            (f"{endpoint}/datasets/o/n{rest}",),
+            ("a/b", f"{endpoint}/datasets/o/n{rest}"),
+        ):
+            with pytest.raises(ValueError, match="a web page of the Hub: use 'o/n'"):
+                resolve_root(*arguments)
+
+
+def test_a_link_that_leads_out_says_what_to_do(tmp_path):
+    """Videos that were moved to another disk, and a link left in their place."""
+    root = write_v30(tmp_path / "set")
+    (root / "data").rename(tmp_path / "elsewhere")
+    (root / "data").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FormatError, match="leads out of the dataset") as caught:
+        LocalRoot(root).resolve("data/chunk-000/file-000.parquet")
+    assert f"to {tmp_path}/elsewhere" in str(caught.value)
+    assert "mount --bind" in str(caught.value) and "cp -rL" in str(caught.value)
+    (root / "gone").symlink_to(tmp_path / "nothing")
+    with pytest.raises(NotFoundError, match=r"a link to .*nothing, which is not there"):
+        LocalRoot(root).resolve("gone")
