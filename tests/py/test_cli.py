@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from reelpool.cli import batch_pictures, console, doctor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "net"))
 
 from remote_things import bare, serve
+from written_datasets import write_v30
 
 DEMO = Path(command.__file__).parent / "_demo/dataset"
 
@@ -357,3 +359,56 @@ def test_inspect_of_a_broken_video_advises_another_command(tmp_path, capsys):
     assert command.main(["inspect", str(root), "--out_dir", str(tmp_path)]) == 3
     said = capsys.readouterr().err
     assert "file-000.mp4" in said and f"Run: reelpool verify {root}" in said
+
+
+def empty_set(root):
+    """A dataset that was made, and nothing was recorded."""
+    none = {"total_episodes": 0, "total_frames": 0, "total_tasks": 0}
+    write_v30(root, (1,), info=none)
+    shutil.rmtree(root / "data")
+    shutil.rmtree(root / "meta/episodes")
+    return root
+
+
+def test_doctor_gives_the_errors_own_advice(tmp_path, capsys):
+    root = copy_demo(tmp_path / "set")
+    file = root / "videos/observation.images.front/chunk-000/file-000.mp4"
+    file.write_bytes(file.read_bytes()[:20000])
+    (found,) = [f for f in root_findings(capsys, str(root)) if f["status"] != "ok"]
+    assert "\n" not in found["text"] and found["text"].startswith("FormatError: truncated")
+    assert found["fix"].startswith(f"Run: reelpool verify {root} --episode 0")
+    (found,) = root_findings(capsys, str(tmp_path / "nothing"))
+    assert found["text"] == f"{tmp_path}/nothing: no such folder, and not a repo id (owner/name)"
+    assert found["fix"] is None
+
+
+def test_a_dataset_without_episodes(tmp_path, capsys):
+    root = empty_set(tmp_path / "set")
+    found = root_findings(capsys, str(root))[-1]
+    assert found["status"] == "WARN" and "no episode" in found["text"]
+    assert command.main(["inspect", str(root), "--out_dir", str(tmp_path)]) == 3
+    assert "set has no episode" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("harm", ["info", "fields", "episodes", "video"])
+def test_bench_of_a_broken_dataset_says_what_to_do(tmp_path, capsys, harm):
+    root = copy_demo(tmp_path / "set")
+    if harm == "info":
+        (root / "meta/info.json").write_text("{oops")
+    elif harm == "fields":
+        (root / "meta/info.json").write_text("{}")
+    elif harm == "episodes":
+        (root / "meta/episodes/chunk-000/file-000.parquet").write_bytes(b"PAR1")
+    else:
+        (root / "videos/observation.images.front/chunk-000/file-000.mp4").unlink()
+    assert command.main(["bench", str(root), "--out_dir", str(tmp_path / "out")]) == 3
+    said = capsys.readouterr().err
+    assert f"Run: reelpool verify {root}" in said and "unexpected" not in said
+
+
+def test_verify_sees_before_its_work_where_it_cannot_write(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    words = ["verify", str(DEMO), "--no_sums", "--out_dir", str(tmp_path / "file/out")]
+    assert command.main(words) == 3
+    said = capsys.readouterr()
+    assert f"--out_dir {tmp_path}/file/out cannot be written" in said.err and not said.out

@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
+import shlex
 import subprocess
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 IMPLS = ("reelpool", "lerobot", "torchcodec", "av")
@@ -102,7 +105,16 @@ def read_facts(name: str, root: Path) -> Facts:
         raise DatasetUnusable(
             f"{root} holds no meta/info.json\n  Give the folder of a LeRobot dataset"
         )
-    info = json.loads(path.read_text())
+    try:
+        return _facts(name, root, json.loads(path.read_text()))
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, pa.ArrowException) as error:
+        raise DatasetUnusable(
+            f"{root} cannot be read: {type(error).__name__}: {error}\n"
+            f"  Run: reelpool verify {shlex.quote(str(root))}"
+        ) from error
+
+
+def _facts(name: str, root: Path, info: dict) -> Facts:
     cameras = [k for k, f in info["features"].items() if f["dtype"] == "video"]
     if not cameras:
         raise DatasetUnusable(f"{root} has no video camera: nothing to decode")
@@ -110,6 +122,8 @@ def read_facts(name: str, root: Path) -> Facts:
         episodes = _episodes_v2(root, info, cameras)
     else:
         episodes = _episodes_v3(root, info, cameras)
+    for file in {path: None for e in episodes for path, _ in e["videos"].values()}:
+        os.stat(file)  # a missing one is told here
     tables = len(list((root / "data").rglob("*.parquet")))
     return Facts(name, root, info["fps"], cameras, info["features"], episodes, tables)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +148,7 @@ def run(args: argparse.Namespace) -> int:
     if not cases:
         raise console.Unusable("nothing to measure:\n  " + "\n  ".join(absent))
     kinds = len({c.floor for c in cases})
-    _prepare(args.out_dir)
+    console.prepare(args.out_dir)
     bar = console.progress(args, args.repeat * (2 * len(cases) + kinds))
 
     def tick(what: str) -> None:
@@ -169,16 +168,6 @@ def run(args: argparse.Namespace) -> int:
     return _finish(args, facts, results, floors, env, absent, written)
 
 
-def _prepare(out: Path) -> None:
-    """Make the folder of the results: that it cannot be written is told before measuring."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=out):
-            pass
-    except OSError as error:
-        raise console.Unusable(f"--out_dir {out} cannot be written: {error.strerror}") from None
-
-
 def _merge(args: argparse.Namespace) -> int:
     """Put results together; CHECK_FAILED for missing ranks, failures of ours, missed targets."""
     from ..bench import merge, merge_page, session
@@ -188,7 +177,7 @@ def _merge(args: argparse.Namespace) -> int:
     except merge.MergeFailed as error:
         raise console.Unusable(str(error)) from None
     out = args.out_dir or args.merge
-    _prepare(out)
+    console.prepare(out)
     page = merge_page.build(merged, session.command_line())
     written = merge.write(merged, out, page, merge_page.chart(merged))
     own = [g for g in merged.groups if g.impl.startswith("reelpool")]
@@ -238,7 +227,7 @@ def _quality(args: argparse.Namespace) -> int:
             "--batch_size"
         )
     out = args.out_dir or Path("bench_out")
-    _prepare(out)
+    console.prepare(out)
     bar = console.progress(args, args.repeat * len(quality.orders(layout, batch, window)))
 
     def tick(what: str) -> None:

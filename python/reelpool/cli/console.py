@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -74,6 +75,16 @@ def place(dataset: str | None, root: Path | None, urls: bool = False) -> tuple[s
     if dataset.count("/") != 1 or dataset.startswith((".", "/", "~")):
         raise Unusable(f"{dataset}: no such folder, and not a repo id (owner/name)")
     return dataset, None
+
+
+def prepare(out: Path) -> None:
+    """Make the folder of the results: that it cannot be written is told before the work."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise Unusable(f"--out_dir {out} cannot be written: {error.strerror}") from None
 
 
 def note(args: argparse.Namespace, text: str) -> None:

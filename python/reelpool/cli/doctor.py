@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import importlib
 import json
@@ -105,9 +106,18 @@ def examine(
         except Exception as error:  # a section reports, whatever it meets
             if verbose:
                 traceback.print_exc()
-            text = f"{type(error).__name__}: {error}"
-            lines.append(Line(name, "FAIL", text, "run it again with -v to see where"))
+            lines.append(Line(name, "FAIL", *_said(error)))
     return lines
+
+
+def _said(error: Exception) -> tuple[str, str | None]:
+    """(what happened, what to do) of an error."""
+    what, _, fix = str(error).partition("\n")
+    if isinstance(error, console.Unusable):
+        return what, fix.strip() or None
+    if not isinstance(error, ReelpoolError):
+        fix = "run it again with -v to see where"
+    return f"{type(error).__name__}: {what}", fix.strip() or None
 
 
 def _core() -> Any:
@@ -266,7 +276,7 @@ def _hub(name: str | None, root: Path | None, network: bool, revision: str | Non
     from ..roots import parse_hub_url
 
     repo_id = None
-    if name is not None:
+    with contextlib.suppress(console.Unusable):  # section dataset says so
         repo_id, local = console.place(name, root, urls=True)
         repo_id, spelled = parse_hub_url(repo_id) or (repo_id, None)
         revision = revision or spelled
@@ -280,8 +290,7 @@ def _hub(name: str | None, root: Path | None, network: bool, revision: str | Non
         try:
             yield "ok", f"answers: {hub.facts()}", None
         except ReelpoolError as error:
-            what, _, fix = str(error).partition("\n")
-            yield "FAIL", f"{type(error).__name__}: {what}", fix.strip() or None
+            yield ("FAIL", *_said(error))
 
 
 def _dataset(name: str | None, root: Path | None, revision: str | None) -> Findings:
@@ -305,6 +314,9 @@ def _dataset(name: str | None, root: Path | None, revision: str | None) -> Findi
             yield "FAIL", f"{camera}: no decoder for {codec}", "install an FFmpeg that has it"
         else:
             yield "ok", f"{camera}: {codec or feature['dtype']}, {shape[1]}x{shape[0]}", None
+    if not len(dataset):
+        yield "WARN", "it has no episode: nothing to read", "record into it, or check the folder"
+        return
     item = dataset[0]
     yield "ok", f"first item decoded: {len(item)} keys", None
     kept = 3 * size / 1e6

@@ -60,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
     plain = reelpool.LeRobotDataset(
         name, root=root, revision=args.revision, tolerance_s=ANY_S, return_uint8=True
     )
+    if plain.meta.total_episodes == 0:
+        raise console.Unusable(f"{name} has no episode: nothing to show")
     if not 0 <= args.episode < plain.meta.total_episodes:
         raise console.Unusable(
             f"--episode {args.episode}: {name} has episodes 0..{plain.meta.total_episodes - 1}"

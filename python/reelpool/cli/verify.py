@@ -29,6 +29,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check, report, and keep the check sums of files without fault."""
     name, root = console.place(args.dataset, args.root, urls=True)
+    if args.out_dir is not None:
+        console.prepare(args.out_dir)
     try:
         report = verify.check(
             name, args.level, args.episode, args.jobs, root=root, revision=args.revision,
@@ -43,7 +45,6 @@ def run(args: argparse.Namespace) -> int:
         console.note(args, f"check sums of {report.sums_written} files were kept: reads are "
                      "compared with today's bytes from now on (--no_sums: do not)")  # fmt: skip
     if args.out_dir is not None:
-        args.out_dir.mkdir(parents=True, exist_ok=True)
         text = json.dumps(report.to_dict(), indent=1)
         (args.out_dir / "verify.json").write_text(text + "\n")
     console.show(args, report.text(), report.to_dict())
