@@ -310,6 +310,7 @@ void rp_http_client_look(rp_http_client *client, struct rp_http_known *file,
     rp_lock_acquire(&client->lock);
     if (file->state == RP_HTTP_RESOLVED && file->target != NULL && now >= file->fresh_ns) {
         file->state = RP_HTTP_UNRESOLVED;
+        rp_count(&client->stats.targets_expired, 1);
     }
     *copy = *file;
     target[0] = '\0';

@@ -103,8 +103,10 @@ struct rp_http_stats {
     int64_t down_ns;    /* waited for an origin that is down */
     int64_t backoff_ns; /* waited between tries */
     int64_t hedges;     /* second requests of ranges that were late */
-    int64_t resolves_cached;  /* redirects' targets that other processes had found */
-    int64_t url_cache_errors; /* times that the shared folder could not be used */
+    int64_t resolves_cached;   /* redirects' targets that other processes had found */
+    int64_t url_cache_errors;  /* times that the shared folder could not be used */
+    int64_t leases_waited_out; /* files resolved while another process was at it, for too long */
+    int64_t targets_expired;   /* redirects' targets that ran out: resolved again at the next use */
 };
 
 /* The defaults: 600 s without a new byte, 10 s to connect, 4 KiB/s over 20 s, back-off from 0.25 to

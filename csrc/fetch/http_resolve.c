@@ -109,7 +109,11 @@ static rp_status consult(struct rp_http_call *call, bool *found)
             rp_url_lease_release(dir, call->file->url, &call->lease);
             return status;
         }
-        if (lease != RP_AGAIN || rp_now_ns() >= end) {
+        if (lease != RP_AGAIN) {
+            return RP_OK;
+        }
+        if (rp_now_ns() >= end) {
+            rp_count(&rp_http_client_stats(call->client)->leases_waited_out, 1);
             return RP_OK;
         }
         lease = rp_url_lease_take(dir, call->file->url, &call->lease); /* then once more */

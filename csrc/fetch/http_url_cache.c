@@ -261,7 +261,7 @@ rp_status rp_url_cache_load(const char *dir, const char *file_url, struct rp_htt
     struct entry *entry = NULL;
     RP_TRY(find(dir, file_url, &place, &entry));
     (void)close(place.folder);
-    int64_t left = entry->fresh_ms - now_ms();
+    int64_t now = now_ms(), left = entry->fresh_ms > now ? entry->fresh_ms - now : 0;
     bool fresh = left > 0 && left <= LIFE_MAX && entry->size >= 0;
     if (fresh) {
         *found = (struct rp_http_known){.secrets = entry->secrets == 1,

@@ -347,13 +347,14 @@ static PyObject *http_stats(PyObject *object, PyObject *unused)
     rp_http_stats(self->client, &s);
     const int64_t *r = s.retries;
     return Py_BuildValue(
-        "{sL sL sL sL sL sL sL sd sd sd s{sL sL sL sL sL sL sL sL}}", "requests",
+        "{sL sL sL sL sL sL sL sL sL sd sd sd s{sL sL sL sL sL sL sL sL}}", "requests",
         (long long)s.requests, "connections", (long long)s.connections, "bytes_fetched",
         (long long)s.bytes, "resolves", (long long)s.resolves, "hedges", (long long)s.hedges,
         "resolves_cached", (long long)s.resolves_cached, "url_cache_errors",
-        (long long)s.url_cache_errors, "gate_s", (double)s.gate_ns / 1e9, "down_s",
-        (double)s.down_ns / 1e9, "backoff_s", (double)s.backoff_ns / 1e9, "retries", "busy",
-        (long long)r[0], "limited", (long long)r[1], "network", (long long)r[2], "short",
+        (long long)s.url_cache_errors, "leases_waited_out", (long long)s.leases_waited_out,
+        "targets_expired", (long long)s.targets_expired, "gate_s", (double)s.gate_ns / 1e9,
+        "down_s", (double)s.down_ns / 1e9, "backoff_s", (double)s.backoff_ns / 1e9, "retries",
+        "busy", (long long)r[0], "limited", (long long)r[1], "network", (long long)r[2], "short",
         (long long)r[3], "refused", (long long)r[4], "odd", (long long)r[5], "changed",
         (long long)r[6], "denied", (long long)r[7]);
 }
