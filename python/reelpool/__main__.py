@@ -64,11 +64,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.verbose:
             traceback.print_exc()
         known = isinstance(error, (console.Unusable, errors.ReelpoolError, OSError, ImportError))
+        known = known or (type(error) is ValueError and _is_ours(error))
         kind = "" if isinstance(error, console.Unusable) else f"{type(error).__name__}: "
         print(f"reelpool {args.verb}: {kind}{error}", file=sys.stderr)
         if not known and not args.verbose:
             print("  This is unexpected. Run it again with -v and report it.", file=sys.stderr)
         return console.UNUSABLE
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether reelpool itself raised it: a value that it refuses, and names."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    module = "" if at is None else at.tb_frame.f_globals.get("__name__", "")
+    return module.partition(".")[0] == "reelpool"
 
 
 def version() -> str:

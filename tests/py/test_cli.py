@@ -412,3 +412,14 @@ def test_verify_sees_before_its_work_where_it_cannot_write(tmp_path, capsys):
     assert command.main(words) == 3
     said = capsys.readouterr()
     assert f"--out_dir {tmp_path}/file/out cannot be written" in said.err and not said.out
+
+
+@pytest.mark.parametrize(
+    "words", [["--delta", '{"nokey": [0]}'], ["--revision", "a..b"], ["--episode", "9"]]
+)
+def test_arguments_that_the_library_refuses_are_nothing_unexpected(words, tmp_path, capsys):
+    place = ["a/b"] if "--revision" in words else [str(DEMO)]
+    assert command.main(["inspect", *place, *words, "--out_dir", str(tmp_path)]) == 3
+    said = capsys.readouterr().err
+    assert words[1].strip('{}": [0]') in said and "unexpected" not in said
+    assert len(said.splitlines()) <= 2
