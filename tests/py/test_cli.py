@@ -16,6 +16,7 @@ import pytest
 from demo_sets import copy_demo, open_demo
 from reelpool import __main__ as command
 from reelpool import errors
+from reelpool.bench import suite_cli
 from reelpool.cli import batch_pictures, console, doctor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "net"))
@@ -423,3 +424,17 @@ def test_arguments_that_the_library_refuses_are_nothing_unexpected(words, tmp_pa
     said = capsys.readouterr().err
     assert words[1].strip('{}": [0]') in said and "unexpected" not in said
     assert len(said.splitlines()) <= 2
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "x"])
+def test_a_window_of_time_that_cannot_be_is_usage(value, capsys):
+    """nan never ended."""
+    assert command.main(["bench", "--duration_s", value]) == 2
+    assert suite_cli.streaming(["--duration_s", value]) == 2
+    assert capsys.readouterr().err.count("argument --duration_s: ") == 2
+
+
+def test_an_interpreter_that_is_not_there_is_named_with_its_option(tmp_path, capsys):
+    words = ["--lerobot_python", str(tmp_path / "python"), "--out_dir", str(tmp_path)]
+    assert command.main(["bench", *words]) == 3
+    assert f"--lerobot_python {tmp_path}/python: no such program" in capsys.readouterr().err

@@ -231,3 +231,11 @@ def test_a_chain_runs_through_with_two_ranks_and_a_report(fake, tmp_path, monkey
     assert [r["rank"] for r in records] == [0, 1]
     assert records[0]["order"] == records[1]["order"]
     assert set(records[0]["order"]) == set("CURkgJ")
+
+
+def test_a_dry_run_tells_what_the_real_one_would_refuse(fake, tmp_path, capsys):
+    words = ["submit", "--scenarios", "mmap_local", "--dry_run", "--out_dir", str(tmp_path)]
+    assert command.main(words) == console.OK
+    said = capsys.readouterr()
+    assert said.out.startswith("sbatch ") and "mmap_local needs --local_root" in said.err
+    assert not (fake / "sbatch.jsonl").exists()

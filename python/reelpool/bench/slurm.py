@@ -134,6 +134,9 @@ def submit(args: argparse.Namespace, script: Path | None = None) -> int:
     chain = jobs(args, script)
     home = checkout(script)
     if args.dry_run:
+        lacking = _lacking(args)
+        if lacking:
+            console.note(args, f"note: {lacking}: without it nothing would be submitted")
         lines = [shlex.join(j.words("$PREVIOUS" if n else None)) for n, j in enumerate(chain)]
         console.show(args, "\n".join(lines), [j.words(None) for j in chain])
         return console.OK
@@ -166,9 +169,15 @@ def _check(args: argparse.Namespace) -> None:
             "no sbatch here: run on a login node of a SLURM cluster, or with --dry_run; "
             "one scenario runs without SLURM with benchmark_dataloading.py --scenario"
         )
+    lacking = _lacking(args)
+    if lacking:
+        raise SubmitFailed(f"{lacking}: the folder of a local copy")
+
+
+def _lacking(args: argparse.Namespace) -> str | None:
+    """An option that the scenarios need and nobody gave."""
     mapped = [s for s in args.scenarios if SCENARIOS[s].kind == "map_style"]
-    if mapped and args.local_root is None:
-        raise SubmitFailed(f"{mapped[0]} needs --local_root: the folder of a local copy")
+    return f"{mapped[0]} needs --local_root" if mapped and args.local_root is None else None
 
 
 def _sbatch(words: list[str]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..cli import console
 from . import targets
 
 ROBOCASA_REPO = "pepijn223/robocasa_pretrain_human300_v4"
@@ -99,7 +100,7 @@ def _common_options(parser: argparse.ArgumentParser, num_batches: int, out_dir: 
     add("--prefetch_factor", type=whole(1), default=2, help="batches ready ahead (2)")
     add(
         "--duration_s",
-        type=float,
+        type=console.seconds,
         default=60.0,
         help="steady window: it ends after so many seconds or --num_batches (60)",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--num_threads", type=_count(1), help="decoding threads (default: CPUs granted)")
     add("--prefetch_factor", type=_count(1), default=2, help="batches ready ahead (default: 2)")
-    add("--duration_s", type=float, help="steady window in seconds (default: 10; embedded: 1.5)")
+    add(
+        "--duration_s",
+        type=console.seconds,
+        help="steady window in seconds (default: 10; embedded: 1.5)",
+    )
     add("--num_batches", type=_count(1), default=1_000_000, help="end after so many batches")
     add("--warmup_batches", type=_count(0), default=5, help="before the window (default: 5)")
     add("--repeat", "--repeats", type=_count(1), default=1, help="interleaved repeats (default: 1)")
@@ -139,6 +144,9 @@ def run(args: argparse.Namespace) -> int:
         name, root = console.place(args.dataset, args.root)
         if root is None:
             raise console.Unusable(f"{name}: give the local folder with --root")
+    python = args.lerobot_python
+    if python and shutil.which(python) is None:
+        raise console.Unusable(f"--lerobot_python {python}: no such program")
     _fill(args, embedded)
     try:
         facts = scenarios.read_facts(name, root)

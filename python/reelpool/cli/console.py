@@ -111,6 +111,14 @@ def count(low: int) -> Callable[[str], int]:
     return parse
 
 
+def seconds(text: str) -> float:
+    """A parser of a time in seconds, more than 0."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no time: use seconds, more than 0")
+    return value
+
+
 class Lines:
     """Progress without a terminal: one line per 30 s on stderr."""
 
