@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shlex
 import shutil
@@ -438,3 +439,16 @@ def test_an_interpreter_that_is_not_there_is_named_with_its_option(tmp_path, cap
     words = ["--lerobot_python", str(tmp_path / "python"), "--out_dir", str(tmp_path)]
     assert command.main(["bench", *words]) == 3
     assert f"--lerobot_python {tmp_path}/python: no such program" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["verify", "inspect", "doctor"])
+def test_a_full_disk_names_the_file_and_costs_no_report(verb, tmp_path, capsys, monkeypatch):
+    def full(path, *_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(console.Path, "write_text", full)
+    words = [str(DEMO), "--no_sums"] if verb == "verify" else [str(DEMO)]
+    assert command.main([verb, *words, "--out_dir", str(tmp_path)]) == 3
+    said = capsys.readouterr()
+    assert "184 frames" in said.out or verb == "inspect"  # its page is its result
+    assert f"{tmp_path}/{verb}." in said.err and "No space left" in said.err

@@ -87,6 +87,14 @@ def prepare(out: Path) -> None:
         raise Unusable(f"--out_dir {out} cannot be written: {error.strerror}") from None
 
 
+def write(path: Path, text: str) -> None:
+    """Write a result. Raises Unusable naming the file."""
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise Unusable(f"{path} cannot be written: {error.strerror}") from None
+
+
 def note(args: argparse.Namespace, text: str) -> None:
     """A line for people, on stderr, unless -q."""
     if not args.quiet:

@@ -63,10 +63,10 @@ def run(args: argparse.Namespace) -> int:
     warned = sum(line.status == "WARN" for line in lines)
     verdict = f"{failed} FAIL, {warned} WARN, {len(lines) - failed - warned} ok"
     document = {"ok": not failed, "findings": [asdict(line) for line in lines]}
-    if args.out_dir:
-        args.out_dir.mkdir(parents=True, exist_ok=True)
-        (args.out_dir / "doctor.json").write_text(json.dumps(document, indent=1) + "\n")
     console.show(args, "\n".join([*_text(lines), "", verdict]), document)
+    if args.out_dir:
+        console.prepare(args.out_dir)
+        console.write(args.out_dir / "doctor.json", json.dumps(document, indent=1) + "\n")
     return console.CHECK_FAILED if failed else console.OK
 
 

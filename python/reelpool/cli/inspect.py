@@ -85,9 +85,9 @@ def run(args: argparse.Namespace) -> int:
         },
         "cameras": cameras,
     }
-    args.out_dir.mkdir(parents=True, exist_ok=True)
+    console.prepare(args.out_dir)
     page = args.out_dir / "inspect.html"
-    page.write_text(_page(args, name, root, plain, document))
+    console.write(page, _page(args, name, root, plain, document))
     document["files"] = [str(page)]
     if args.png:
         dataset, batch = batch_pictures.real_batch(

@@ -44,10 +44,10 @@ def run(args: argparse.Namespace) -> int:
     if report.sums_written:
         console.note(args, f"check sums of {report.sums_written} files were kept: reads are "
                      "compared with today's bytes from now on (--no_sums: do not)")  # fmt: skip
+    console.show(args, report.text(), report.to_dict())
     if args.out_dir is not None:
         text = json.dumps(report.to_dict(), indent=1)
-        (args.out_dir / "verify.json").write_text(text + "\n")
-    console.show(args, report.text(), report.to_dict())
+        console.write(args.out_dir / "verify.json", text + "\n")
     return console.OK if report.ok else console.CHECK_FAILED
 
 
