@@ -28,6 +28,7 @@ from .metadata_info import load_info, parse_json, parse_version
 from .metadata_tasks import TaskTable, load_tasks, task_names
 from .remote_root_hub import HubRoot
 from .roots import INFO_FILE, LocalRoot, PathTemplate, resolve_root
+from .writing import MetaWriteMode
 
 logger = logging.getLogger("reelpool")
 
@@ -71,7 +72,7 @@ def _arrays(value: Any) -> Any:
     return array
 
 
-class LeRobotDatasetMetadata:
+class LeRobotDatasetMetadata(MetaWriteMode):
     """Metadata of a dataset, read from a local directory or copy, else downloaded from the Hub.
 
     Construction reads `info.json`, the tasks and the episodes' table; statistics follow at their
@@ -451,6 +452,10 @@ class LeRobotDatasetMetadata:
     def tools(self) -> list[dict]:
         """Tool schemas of `info.json`, or the default one; a copy."""
         return copy.deepcopy(self.info.tools or DEFAULT_TOOLS)
+
+    @tools.setter
+    def tools(self, value: list[dict] | None) -> None:
+        self._written(lambda writer: setattr(writer, "tools", value))
 
     @property
     def names(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .errors import FormatError, NotFoundError, make_error
+from .errors import FormatError, MissingExtraError, NotFoundError, make_error
 from .roots import LocalRoot
 from .tables_arrow import flat_numbers
 
@@ -107,6 +107,18 @@ class Episodes:
     def select_columns(self, names: str | list[str]) -> Episodes:
         """Only the named columns."""
         return Episodes(self._table.select([names] if isinstance(names, str) else list(names)))
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else `datasets.Dataset` has, by an installed `datasets`."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        try:
+            import datasets
+        except ImportError as error:
+            raise MissingExtraError(
+                f"episodes.{name} needs the datasets package. Run: pip install datasets"
+            ) from error
+        return getattr(datasets.Dataset(self._table), name)
 
     def to_pandas(self) -> Any:
         """A pandas DataFrame (needs pandas)."""

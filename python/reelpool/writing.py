@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 from .lerobot import original
@@ -12,6 +13,46 @@ from .lerobot import original
 def _lerobot_class() -> Any:
     """LeRobot's own class, under `patch_lerobot` too."""
     return original("LeRobotDataset")
+
+
+class MetaWriteMode:
+    """What LeRobot's metadata class writes, by an installed LeRobot; read anew afterwards."""
+
+    repo_id: str
+    root: Any
+
+    @classmethod
+    def create(cls, *args: Any, **kwargs: Any) -> Any:
+        """LeRobot's own object for a new dataset. MissingExtraError without LeRobot."""
+        return original("LeRobotDatasetMetadata").create(*args, **kwargs)
+
+    def _written(self, write: Callable[[Any], Any]) -> Any:
+        """Let LeRobot's object for this dataset do `write`, and read what it wrote."""
+        writer = original("LeRobotDatasetMetadata")(self.repo_id, root=self.root)
+        result = write(writer)
+        writer.finalize()
+        fresh = type(self)(self.repo_id, root=self.root)
+        self.__dict__.update({k: v for k, v in fresh.__dict__.items() if k not in ("_hub",)})
+        return result
+
+    def update_chunk_settings(self, *args: Any, **kwargs: Any) -> None:
+        """LeRobot's: files per folder and their sizes, in info.json."""
+        self._written(lambda writer: writer.update_chunk_settings(*args, **kwargs))
+
+    def update_video_info(self, *args: Any, **kwargs: Any) -> None:
+        """LeRobot's: what info.json says of each camera's video."""
+        self._written(lambda writer: writer.update_video_info(*args, **kwargs))
+
+    def save_episode_tasks(self, *args: Any, **kwargs: Any) -> None:
+        """LeRobot's: add tasks."""
+        self._written(lambda writer: writer.save_episode_tasks(*args, **kwargs))
+
+    def save_episode(self, *args: Any, **kwargs: Any) -> None:
+        """LeRobot's: add an episode's row."""
+        self._written(lambda writer: writer.save_episode(*args, **kwargs))
+
+    def finalize(self) -> None:
+        """Nothing is pending here."""
 
 
 class WriteMode:

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import shutil
 
 import numpy as np
 import pytest
@@ -131,3 +132,22 @@ def test_it_is_true_and_can_be_copied(both):
         assert clone.total_frames == meta.total_frames
         assert clone.features == meta.features
         assert len(clone.episodes) == len(meta.episodes)
+
+
+def test_what_lerobots_class_writes(made, tmp_path):
+    """Ours lets LeRobot write, and sees what it wrote."""
+    tool = [{"type": "function", "function": {"name": "wave"}}]
+    files = []
+    for cls in (LeRobotDatasetMetadata, reelpool.LeRobotDatasetMetadata):
+        root = tmp_path / cls.__module__
+        shutil.copytree(made / "h264", root)
+        meta = cls("lab/set", root=root)
+        meta.tools = tool
+        meta.update_chunk_settings(chunks_size=7)
+        assert (meta.tools, meta.chunks_size) == (tool, 7)
+        assert meta.episodes.sort("length")["length"] == sorted(meta.episodes["length"])
+        meta.finalize()
+        files.append((root / "meta/info.json").read_text())
+    assert files[0] == files[1] and "wave" in files[0]
+    new = reelpool.LeRobotDatasetMetadata.create("lab/new", 10, {}, root=tmp_path / "new")
+    assert new.fps == 10
