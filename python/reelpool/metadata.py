@@ -25,7 +25,7 @@ from .metadata_episodes import (
     unique_files,
 )
 from .metadata_info import load_info, parse_json, parse_version
-from .metadata_tasks import TaskTable, load_tasks, task_names
+from .metadata_tasks import TASKS_FILE, TaskTable, load_tasks, task_names
 from .remote_root_hub import HubRoot
 from .roots import INFO_FILE, LocalRoot, PathTemplate, resolve_root
 from .writing import MetaWriteMode
@@ -132,6 +132,8 @@ class LeRobotDatasetMetadata(MetaWriteMode):
         self._tasks: Any = None
         self._task_names: dict[int, str] = {}
         self._columns_cache: EpisodeColumns | None = None
+        if self.is_v3:
+            self._files.foresee([TASKS_FILE], EPISODES_DIR)
         self._load_tasks()
         total = self.info.total_episodes
         if total == 0:

@@ -436,6 +436,16 @@ class RemoteRoot:
 
     # -- before the first sample --
 
+    def foresee(self, rels: Sequence[str], folder: str) -> None:
+        """Copy files, and those below `folder`, at once that would be read one after the other.
+        One that is missing is left to its reader.
+        """
+        if self.options.is_offline:
+            return
+        found = [rel for rel in dict.fromkeys([*rels, *self.files_in(folder)]) if self.exists(rel)]
+        count = min(AT_ONCE, self.options.max_connections or AT_ONCE)
+        at_once(self.resolve, self._missing(found), self.close, count)
+
     def prepare(self, data: Sequence[str], videos: Sequence[str]) -> None:
         """Copy Parquet files and look for video files; NotFoundError names one that is missing.
 

@@ -17,6 +17,7 @@ from .remote_root import AT_ONCE, RemoteRoot, RootUrl, at_once
 from .roots import check_path
 
 MAX_FILES = 1_000_000
+_FIRST_NAMES = ("chunk-000/file-000", "chunk-000/file-001", "chunk-001/file-000")
 ABSENT = Entry(-1, "")  # known not to be there
 _URL = re.compile(r"https?://[^\s\x00-\x20\x7f?#@\\]+", re.IGNORECASE)
 
@@ -131,6 +132,12 @@ class HttpRoot(RemoteRoot):
         if self.options.is_offline:
             return self._manifest.entry(rel) not in (None, ABSENT)
         return super().exists(rel)
+
+    def foresee(self, rels: Sequence[str], folder: str) -> None:
+        """As `RemoteRoot.foresee`; asks about them at once, too."""
+        if not self.options.is_offline:
+            self._ask([*rels, *(f"{folder}/{name}.parquet" for name in _FIRST_NAMES)])
+        super().foresee(rels, folder)
 
     def prepare(self, data: Sequence[str], videos: Sequence[str]) -> None:
         """As `RemoteRoot.prepare`; asks about each file."""

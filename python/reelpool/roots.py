@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -186,6 +187,9 @@ class LocalRoot:
         base = self.path / check_path(folder, "folder")
         found = (p.relative_to(self.path).as_posix() for p in base.rglob("*") if p.is_file())
         return sorted(rel for rel in found if "/." not in rel)
+
+    def foresee(self, rels: Sequence[str], folder: str) -> None:
+        """Nothing: local files need no time to come."""
 
     def exists(self, rel: str) -> bool:
         """True if `resolve(rel)` finds the file; FormatError if it leaves the root."""

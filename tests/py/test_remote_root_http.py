@@ -4,6 +4,7 @@ import json
 import pickle
 import shutil
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +106,19 @@ def test_data_files_behind_a_url(server, tmp_path):
     )
     assert not stream.streaming_from_local and ranges(stream, VIDEOS[0]) == BLOBS[VIDEOS[0]]
     assert not [seen for seen in server.log if "/meta/" in seen.path]
+
+
+def test_metadata_come_at_once(server, monkeypatch):
+    """Tasks and episodes are read one after the other, but not fetched so."""
+    both, fetch = threading.Barrier(2, timeout=20), RemoteFiles.fetch
+
+    def meet(files, name, entry=None):
+        if name.startswith("meta/") and name.endswith(".parquet"):
+            both.wait()
+        return fetch(files, name, entry)
+
+    monkeypatch.setattr(RemoteFiles, "fetch", meet)
+    assert len(open_http(server)) == STARTS[-1]
 
 
 def test_many_files_of_episodes(server, tmp_path):
