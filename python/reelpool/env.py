@@ -18,6 +18,7 @@ logger = logging.getLogger("reelpool")
 _TRUE = {"1", "ON", "YES", "TRUE"}
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _warned_lerobot_home = False
+_warned_log_level = False
 
 
 def _flag(name: str) -> bool:
@@ -41,19 +42,23 @@ def cpu_tier() -> str | None:
 
 
 def log_level() -> int | None:
-    """REELPOOL_LOG as a logging level; None where unset. Raises ValueError for an unknown name."""
+    """REELPOOL_LOG as a logging level; None where unset, and with one warning for another name."""
+    global _warned_log_level
     text = os.environ.get("REELPOOL_LOG", "").strip()
     if not text:
         return None
     level = logging.getLevelName(text.upper())
-    if not isinstance(level, int):
-        raise ValueError(f"REELPOOL_LOG={text!r}: use debug, info, warning or error")
-    return level
+    if isinstance(level, int):
+        return level
+    if not _warned_log_level:
+        _warned_log_level = True
+        logger.warning("REELPOOL_LOG=%r: use debug, info, warning or error", text)
+    return None
 
 
 def log_to_stderr() -> None:
     """Print reelpool's log where REELPOOL_LOG is set; else Python prints warnings, and a script
-    that configures logging has it all. A name that is no level is a ValueError.
+    that configures logging has it all.
     """
     level = log_level()
     if level is None:

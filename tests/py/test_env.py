@@ -124,3 +124,14 @@ def test_what_scripts_print_of_the_log(level, printed):
         env={**os.environ, "REELPOOL_LOG": level},
     )  # fmt: skip
     assert done.stderr == printed
+
+
+@pytest.mark.parametrize("words", [["-c", "import reelpool"], ["-m", "reelpool", "--version"]])
+def test_a_log_level_that_is_none_stops_nothing(words):
+    """A misspelled variable must not keep a package from being imported."""
+    done = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, timeout=60,
+        env={**os.environ, "REELPOOL_LOG": "loud"},
+    )  # fmt: skip
+    assert done.returncode == 0 and "Traceback" not in done.stderr
+    assert "REELPOOL_LOG='loud'" in done.stderr and "debug, info, warning or error" in done.stderr
