@@ -136,10 +136,14 @@ class DatasetBase:
         self.delta_timestamps, self.tolerance_s = delta_timestamps, float(tolerance_s)
         self.episodes = select_episodes(self.meta, episodes, episode_filter)
         videos, skipped = select_cameras(self.meta, cameras)
-        if data_files_root is None:
-            bring_files(self.meta, self.episodes, videos, download_videos, force_cache_sync)
-        else:
-            self._data_root = self._other_root(data_files_root, videos, token, storage_options)
+        try:
+            if data_files_root is None:
+                bring_files(self.meta, self.episodes, videos, download_videos, force_cache_sync)
+            else:
+                self._data_root = self._other_root(data_files_root, videos, token, storage_options)
+        except ReelpoolError as error:
+            name_dataset(error, self.repo_id, self.meta.root)
+            raise
         self.root = self.meta.root
         delivered = [*videos, *(k for k in self.meta.image_keys if k not in skipped)]
         self._options = Options(

@@ -158,7 +158,9 @@ def test_what_is_missing(server, path, gone, cls, words):
         del server.files[f"/my set/{gone}"]
     with pytest.raises(cls, match=words) as caught:
         open_http(server, path)
-    assert server.url(path) in str(caught.value) and len(str(caught.value).splitlines()) <= 3
+    said = str(caught.value)
+    assert server.url(path) in said and len(said.splitlines()) <= 3
+    assert "\n  " in said and (gone is None or "Run: reelpool verify http://" in said)
 
 
 def test_refusals(server):
