@@ -29,8 +29,8 @@ from .errors import FormatError, ReelpoolError, RemoteError, make_error
 from .hub_calls import IN_A_ROW
 from .remote_files import CHUNK, RemoteFiles
 from .remote_manifest import Entry, Manifests, folder_of, make_entry
-from .remote_options import client_keywords
-from .remote_root import ClientBox, RemoteVideo, origin_of, shared_box
+from .remote_options import client_keywords, origin_of
+from .remote_root import ClientBox, RemoteVideo, shared_box
 from .roots import INFO_FILE, check_path
 
 if TYPE_CHECKING:

@@ -142,11 +142,9 @@ class LeRobotDatasetMetadata(MetaWriteMode):
             self._episodes = Episodes(load_episode_table(self._files, total))
         else:
             self._rows = metadata_v21.load_episode_rows(self._files, total)
-        frames = int(self._columns.length.sum())
-        if frames != self.info.total_frames:
-            what = (
-                f"{INFO_FILE}: total_frames is {self.info.total_frames}, the episodes have {frames}"
-            )
+        frames, told = int(self._columns.length.sum()), self.info.total_frames
+        if frames != told:
+            what = f"{INFO_FILE}: total_frames is {told}, the episodes have {frames}"
             raise make_error(FormatError, what, file=INFO_FILE, dataset=self.repo_id)
 
     def _move(self, root: Path) -> None:

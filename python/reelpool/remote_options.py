@@ -6,9 +6,10 @@ import dataclasses
 import ipaddress
 import os
 from typing import Any
+from urllib.parse import urlsplit
 
 from . import env
-from .errors import redact
+from .errors import UnsupportedMediaError, make_error, redact
 from .hub_calls import NETWORK_TIMEOUT_S
 
 DATA_DOWNLOAD_LIMIT = 4 << 30  # bytes of data/ that are fetched whole
@@ -153,3 +154,21 @@ def _certifi() -> str | None:
     except ImportError:
         return None  # the system's
     return certifi.where()
+
+
+def check_amount(url: str, size: int, options: Options) -> None:
+    """UnsupportedMediaError if so many bytes of data/ may not be copied."""
+    if size > options.data_download_limit:
+        raise make_error(
+            UnsupportedMediaError,
+            f"{url}: the Parquet files in data/ that are wanted have {size} bytes, more than the "
+            f"{options.data_download_limit} that are copied\n  Raise "
+            "storage_options={'data_download_limit': bytes}, or choose fewer episodes=",
+            dataset=url, file="data/",
+        )  # fmt: skip
+
+
+def origin_of(url: str) -> str:
+    """Scheme, host and port of a URL."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"

@@ -13,7 +13,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-from urllib.parse import urlsplit
 
 from . import env
 from .errors import (
@@ -31,7 +30,7 @@ from .errors import (
 from .hub_calls import FIRST_ANSWER_S
 from .remote_manifest import Entry, Manifest, folder_of, pin_of
 from .remote_node_cache import kept_keys, node_cache
-from .remote_options import Options, client_keywords
+from .remote_options import Options, check_amount, client_keywords
 from .roots import INFO_FILE, check_path
 
 if TYPE_CHECKING:
@@ -482,26 +481,8 @@ class RemoteRoot:
         return [rel for rel in rels if self._files().copy_of(rel, self.entry(rel)) is None]
 
 
-def check_amount(url: str, size: int, options: Options) -> None:
-    """UnsupportedMediaError if so many bytes of data/ may not be copied."""
-    if size > options.data_download_limit:
-        raise make_error(
-            UnsupportedMediaError,
-            f"{url}: the Parquet files in data/ that are wanted have {size} bytes, more than the "
-            f"{options.data_download_limit} that are copied\n  Raise "
-            "storage_options={'data_download_limit': bytes}, or choose fewer episodes=",
-            dataset=url, file="data/",
-        )  # fmt: skip
-
-
 def check_kept(root: RemoteRoot, videos: Iterable[str]) -> None:
     """OfflineError for video files of which the node's cache has nothing."""
     kept = kept_keys(root.options.disk_cache)
     found = [(rel, root.video(rel)) for rel in videos]
     root.need_online([r for r, v in found if isinstance(v, RemoteVideo) and v.key not in kept])
-
-
-def origin_of(url: str) -> str:
-    """Scheme, host and port of a URL."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"

@@ -14,13 +14,8 @@ from . import env
 from .errors import FormatError, NotFoundError, make_error
 from .hub_cold import api_client_keywords, client_key, commit_url
 from .remote_manifest import Entry, folder_of, make_entry
-from .remote_root import (
-    RemoteRoot,
-    RemoteVideo,
-    cache_key,
-    check_amount,
-    check_kept,
-)
+from .remote_options import check_amount
+from .remote_root import RemoteRoot, RemoteVideo, cache_key, check_kept
 from .roots import LocalRoot, check_path
 
 if TYPE_CHECKING:

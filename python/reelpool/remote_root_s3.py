@@ -13,8 +13,8 @@ from xml.etree import ElementTree
 from . import env
 from .errors import S3_ADVICE, AuthError, NotFoundError, RemoteError, make_error, redact
 from .remote_manifest import Entry, make_entry
-from .remote_options import Options, client_keywords
-from .remote_root import RemoteRoot, RootUrl, origin_of
+from .remote_options import Options, client_keywords, origin_of
+from .remote_root import RemoteRoot, RootUrl
 from .roots import check_path
 
 PAGE_BYTES = 8 << 20
