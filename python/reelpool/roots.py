@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reelpool")
 
 INFO_FILE = "meta/info.json"
+_MAY_BE_ELSEWHERE = (".mp4", ".parquet")
 MAX_PATH = 4096
 REVISIONS = ("v3.0", "v2.1", "v2.0", "main")  # tried in this order when none is given
 
@@ -112,10 +113,11 @@ class PathTemplate:
 
 
 class LocalRoot:
-    """Opens a dataset's files, none outside `path`.
+    """Opens a dataset's files, none outside `path` but videos and tables that a link leads to.
 
-    A symbolic link may leave the root only as in huggingface_hub's cache: from
-    `snapshots/<commit>/` to the sibling `blobs/`. Folders are resolved once each.
+    Those may lie on another disk: whatever a link names, these parsers show nothing of what is not
+    theirs. Other files stay below the root; in huggingface_hub's cache all do, and in the `blobs/`
+    beside `snapshots/`. Folders are resolved once each.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -132,7 +134,9 @@ class LocalRoot:
         """The root's absolute path, as it was at construction."""
         return self._real
 
-    def _inside(self, real: str) -> bool:
+    def _may_open(self, rel: str, real: str) -> bool:
+        if self._blobs is None and rel.endswith(_MAY_BE_ELSEWHERE):
+            return True
         bases = [self._real] if self._blobs is None else [self._real, self._blobs]
         return any(real == base or real.startswith(base.rstrip("/") + "/") for base in bases)
 
@@ -140,8 +144,8 @@ class LocalRoot:
         return make_error(
             FormatError,
             f"{rel} leads out of the dataset, to {real}\n"
-            f"  Links may not leave {self.path}: put the files there (cp -rL), or the folder by "
-            "mount --bind",
+            f"  Only links to {' and '.join(_MAY_BE_ELSEWHERE)} files may leave {self.path}: put "
+            "it there (cp -L)",
             file=rel,
         )
 
@@ -154,17 +158,16 @@ class LocalRoot:
         folder, name = os.path.split(rel)
         real = self._folders.get(folder)
         if real is None:
-            real = os.path.realpath(os.path.join(self._real, folder))
-            if not self._inside(real):
-                raise self._refuse(rel, real)
-            self._folders[folder] = real
+            real = self._folders[folder] = os.path.realpath(os.path.join(self._real, folder))
+        if not self._may_open(rel, real):
+            raise self._refuse(rel, real)
         path = os.path.join(real, name)
         if os.path.islink(path):
             path = os.path.realpath(path)
             if not os.path.lexists(path):
                 what = f"{rel} is a link to {path}, which is not there"
                 raise make_error(NotFoundError, what, file=rel)
-            if not self._inside(path):
+            if not self._may_open(rel, path):
                 raise self._refuse(rel, path)
         try:
             mode = os.lstat(path).st_mode

@@ -1,5 +1,6 @@
 """From a repo id or root to files: places, remote roots, templates, links."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -190,10 +191,12 @@ def test_links_of_a_hub_cache(tmp_path):
     (base / "data/f").symlink_to("../../../blobs/1")
     (tmp_path / "secret").write_text("s")
     (base / "data/g").symlink_to(tmp_path / "secret")
+    (base / "data/g.mp4").symlink_to(tmp_path / "secret")
     root = LocalRoot(base)
     assert root.read_bytes("data/f") == b"blob"
-    with pytest.raises(FormatError, match="leads out"):
-        root.resolve("data/g")
+    for rel in ("data/g", "data/g.mp4"):
+        with pytest.raises(FormatError, match="leads out"):
+            root.resolve(rel)
 
 
 @pytest.mark.parametrize("repo_id", [None, Path("/data/set"), 7, b"a/b"])
@@ -218,15 +221,24 @@ def test_the_hubs_web_page_is_no_root(rest, monkeypatch):
                 resolve_root(*arguments)
 
 
-def test_a_link_that_leads_out_says_what_to_do(tmp_path):
-    """Videos that were moved to another disk, and a link left in their place."""
-    root = write_v30(tmp_path / "set")
+def test_files_on_another_disk(tmp_path):
+    """Moved there, and a link left in their place: videos and tables, nothing else."""
+    root, rel = write_v30(tmp_path / "set"), "data/chunk-000/file-000.parquet"
+    want = (root / rel).read_bytes()
     (root / "data").rename(tmp_path / "elsewhere")
     (root / "data").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "one.mp4").write_bytes(b"video")
+    (root / "one.mp4").symlink_to(tmp_path / "one.mp4")
+    (tmp_path / "elsewhere/notes.json").write_text("{}")
+    files = LocalRoot(root)
+    assert files.read_bytes(rel) == want and files.read_bytes("one.mp4") == b"video"
     with pytest.raises(FormatError, match="leads out of the dataset") as caught:
-        LocalRoot(root).resolve("data/chunk-000/file-000.parquet")
-    assert f"to {tmp_path}/elsewhere" in str(caught.value)
-    assert "mount --bind" in str(caught.value) and "cp -rL" in str(caught.value)
+        files.resolve("data/notes.json")
+    assert f"to {tmp_path}/elsewhere" in str(caught.value) and "cp -L" in str(caught.value)
+    os.remove(root / "one.mp4")
+    (root / "one.mp4").symlink_to(tmp_path)
+    with pytest.raises(FormatError, match="regular"):
+        LocalRoot(root).resolve("one.mp4")
     (root / "gone").symlink_to(tmp_path / "nothing")
     with pytest.raises(NotFoundError, match=r"a link to .*nothing, which is not there"):
         LocalRoot(root).resolve("gone")
