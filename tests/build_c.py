@@ -20,12 +20,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "lint"))
+sys.path[:0] = [str(ROOT / "tests" / "lint"), str(ROOT / "csrc" / "cuda")]
 
 import check_source  # noqa: E402  (the include law is data there, once)
+import compile_kernel  # noqa: E402  (so does the extension)
 
 # Programs whose name is no module's: the folder they are linked with.
-FOLDER_OF = {"check_kernels": "convert", "dump_index": "demux"}
+FOLDER_OF = {"check_gpu": "cuda", "check_kernels": "convert", "dump_index": "demux"}
 PACKAGES = {
     "fetch": ["libcurl"],
     "decode": ["libavcodec", "libavutil"],
@@ -86,12 +87,14 @@ class Builder:
             return target
         target.parent.mkdir(parents=True, exist_ok=True)
         extra = CONVERSION if source.is_relative_to(ROOT / "csrc") else []
+        if source.name == "cuda_image.c":
+            extra = [*extra, *kernel_flags()]
         notes = target.with_suffix(".d")
         new = target.with_suffix(f".{os.getpid()}.o")  # another build may be under way beside us
         try:
-            run_tool([self.cc, *self.flags, *extra, *pkg_config("--cflags", "csrc"), "-Icsrc",
-                      "-Itests/c", "-MMD", "-MF", str(notes), "-c", str(source.relative_to(ROOT)),
-                      "-o", str(new)])  # fmt: skip
+            run_tool([self.cc, *self.flags, *extra, *pkg_config("--cflags", *folders_of(source)),
+                      "-Icsrc", "-Itests/c", "-MMD", "-MF", str(notes), "-c",
+                      str(source.relative_to(ROOT)), "-o", str(new)])  # fmt: skip
         except BuildError as error:
             self.broken[source] = error
             raise
@@ -113,6 +116,18 @@ class Builder:
             flags = []
         return [source, *sources], flags + pkg_config("--libs", *folders)
 
+    def fake_driver(self):
+        """Build the libcuda.so.1 that needs no GPU, beside the programs that load it."""
+        source, target = ROOT / "tests" / "c" / "fake_cuda.c", self.out / "fake_libcuda.so.1"
+        headers = [*(ROOT / "tests" / "c").glob("*.h"), *(ROOT / "csrc" / "cuda").glob("*.h")]
+        newest = max(path.stat().st_mtime for path in [source, *headers, Path(__file__)])
+        if not target.exists() or target.stat().st_mtime <= newest:
+            self.out.mkdir(parents=True, exist_ok=True)
+            new = target.with_suffix(f".{os.getpid()}")  # another build may be under way
+            run_tool([self.cc, *self.flags, "-fPIC", "-shared", "-Icsrc", "-Itests/c",
+                      str(source.relative_to(ROOT)), "-o", str(new)])  # fmt: skip
+            new.replace(target)
+
     def program(self, source):
         """Build one test program; its path, or the BuildError that ended it."""
         try:
@@ -131,6 +146,8 @@ class Builder:
     def programs(self, sources):
         """Build all: shared objects first, side by side, then the programs."""
         shared = {p for s in sources for p in self.parts(s)[0]}
+        if any("cuda" in s.stem for s in sources):
+            self.fake_driver()
 
         def attempt(source):
             with contextlib.suppress(BuildError):  # every program that needs it reports it
@@ -161,6 +178,19 @@ def run_tool(command):
         raise BuildError(f"{command[0]} ended with {done.returncode}")
 
 
+@functools.cache
+def kernel_flags():
+    """Flags that put the GPU's kernel into cuda_image.c; none where nvcc is not found."""
+    folder = ROOT / "build" / "kernel"
+    try:
+        wanted = os.environ.get("REELPOOL_CUDA", "")
+        if wanted == "0" or (wanted != "1" and compile_kernel.find_nvcc() is None):
+            return []
+        return compile_kernel.flags_of(folder, compile_kernel.compile_kernel(folder, werror=True))
+    except compile_kernel.NoKernel as error:
+        raise BuildError(str(error)) from None
+
+
 class BuildError(Exception):
     """A compiler or linker failed; what it said is on stderr."""
 
@@ -178,15 +208,22 @@ def is_fresh(target):
 
 @functools.cache
 def pkg_config(option, *folders):
-    """pkg-config's words for the packages of these folders; "csrc" means all."""
-    chosen = PACKAGES if "csrc" in folders else folders
-    packages = sorted({p for f in chosen for p in PACKAGES.get(f, [])})
+    """pkg-config's words for the packages of these folders."""
+    packages = sorted({p for f in folders for p in PACKAGES.get(f, [])})
     if not packages:
         return []
     done = subprocess.run(["pkg-config", option, *packages], capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(done.stderr)
     return done.stdout.split()
+
+
+def folders_of(source):
+    """Folders of csrc whose packages a source may include headers of."""
+    if source.is_relative_to(ROOT / "csrc"):
+        return [source.parent.name]
+    program = source.stem.startswith(("test_", "check_", "fuzz_", "dump_"))
+    return check_source.link_closure(folder_of(source.stem)) if program else []
 
 
 def folder_of(name):

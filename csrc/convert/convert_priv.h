@@ -104,6 +104,10 @@ RP_CHECKED rp_status rp_resize_planes(const struct rp_planes *in, int in_w, int 
                                       rp_scratch *scratch, struct rp_error *err);
 void rp_axis_free(struct rp_axis *axis);
 
+/* The weights of a resize from `in` to `out` samples. Owner: *axis is the caller's (rp_axis_free),
+ * empty on failure. Thread: any. Blocks: never. Errors: RP_E_NOMEM. */
+RP_CHECKED rp_status rp_axis_fill(struct rp_axis *axis, int in, int out, struct rp_error *err);
+
 /* Any picture that libswscale reads -> u8 planes of its own size. Rows of `image` must be padded as
  * the decoder pads them (libswscale reads past their end).
  * Owner: borrowed. Thread: the scratch's. Blocks: only while a fork is under way.

@@ -57,7 +57,7 @@ static int axis_shift(double greatest)
     return shift;
 }
 
-static rp_status axis_fill(struct rp_axis *axis, int in, int out, struct rp_error *err)
+rp_status rp_axis_fill(struct rp_axis *axis, int in, int out, struct rp_error *err)
 {
     double scale = (double)in / out;
     double support = scale >= 1.0 ? scale : 1.0;
@@ -107,7 +107,7 @@ static rp_status axis_get(rp_scratch *scratch, int in, int out, const struct rp_
         oldest = slot->used < oldest->used ? slot : oldest;
     }
     rp_axis_free(oldest);
-    RP_TRY(axis_fill(oldest, in, out, err));
+    RP_TRY(rp_axis_fill(oldest, in, out, err));
     oldest->used = ++scratch->clock;
     *axis = oldest;
     return RP_OK;

@@ -20,12 +20,13 @@ LAW = {
     "fetch": (("fetch.h", "http_client.h", "node_cache.h"), ("base",)),
     "demux": (("demux.h", "index_sidecar.h", "mp4_write.h"), ("base",)),
     "decode": (("decode.h",), ("base", "demux/demux.h")),
-    "convert": (("convert.h",), ("base",)),
+    "cuda": (("cuda.h", "convert_frame.h"), ("base",)),
+    "convert": (("convert.h", "convert_cuda.h"), ("base", "cuda")),
     "pool": (
         ("pool.h", "plan.h", "feed.h", "sums.h"),
         ("base", "fetch", "demux", "decode", "convert"),
     ),
-    "python": ((), ("base", "fetch", "demux", "pool")),
+    "python": ((), ("base", "cuda", "fetch", "demux", "pool")),
 }
 # <header> that is not the C library's: the files that may include it
 AV_FILES = r"decode/(dec_(av|cuda)\w*\.[ch]|av_compat\.h)"
@@ -35,13 +36,13 @@ VENDOR = (
     (r"libavutil/", AV_FILES + r"|convert/convert_sws\.c"),
     (r"libswscale/", r"convert/convert_sws\.c"),
     (r"curl/", r"fetch/http_curl\.c"),
-    (r"(cuda|nvcuvid|dynlink_)\w*\.h|ffnvcodec/", r"decode/dec_cuda\.c|convert/cuda_device\.c"),
+    (r"(cuda|nvcuvid|dynlink_)\w*\.h|ffnvcodec/", r"decode/dec_cuda\.c"),
     (r"(immintrin|x86intrin|arm_neon)\.h", SIMD),
     (r"(cpuid|sys/auxv|asm/hwcap)\.h", r"base/cpu\.c"),
     (r"Python\.h|structmember\.h|numpy/", r"python/\w+\.[ch]"),
 )
 LIBC = re.compile(
-    r"(arpa/inet|assert|complex|ctype|dirent|errno|fcntl|fenv|float|inttypes|limits|locale|malloc|math|netinet/in|poll"
+    r"(arpa/inet|assert|complex|ctype|dirent|dlfcn|errno|fcntl|fenv|float|inttypes|limits|locale|malloc|math|netinet/in|poll"
     r"|pthread|sched|setjmp|signal|stdalign|stdarg|stdatomic|stdbool|stddef|stdint|stdio|stdlib"
     r"|stdnoreturn|string|strings|time|unistd|linux/\w+|sys/\w+)\.h"
 )
