@@ -1,7 +1,9 @@
 """Builds the one extension module, reelpool._core; everything else stands in pyproject.toml.
 
 Knobs (environment): REELPOOL_DEBUG=1 builds without optimisation and with assertions,
-REELPOOL_WERROR=1 makes warnings errors, CC and CFLAGS mean what they always mean. A CFLAGS with
+REELPOOL_WERROR=1 makes warnings errors, REELPOOL_CUDA=0 leaves the GPU's kernel out and =1 stops
+where it cannot be compiled (unset: it is in if nvcc is found; csrc/cuda/compile_kernel.py says
+where it is looked for), CC and CFLAGS mean what they always mean. A CFLAGS with
 -fsanitize drops the release flags: _FORTIFY_SOURCE and -O3 hide from a sanitizer what it is there
 to see.
 """
@@ -17,6 +19,10 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / "csrc" / "cuda"))
+
+import compile_kernel  # noqa: E402  (tests/build_c.py shares it)
+
 PACKAGES = ["libavcodec", "libavutil", "libswscale", "libcurl"]
 OLDEST_LIBAVCODEC = "59.37"  # FFmpeg 5.1
 OLDEST_LIBCURL = "7.87"
@@ -42,9 +48,9 @@ DEBUG = ["-O0", "-g3", "-UNDEBUG", "-U_FORTIFY_SOURCE"]
 SANITIZED = ["-O1", "-g", "-UNDEBUG", "-U_FORTIFY_SOURCE"]
 
 
-def stop(message):
+def stop(message, advice=INSTALL_LINES):
     """End the build with a message for a person, without a traceback."""
-    print(f"\nreelpool: {message}\n{INSTALL_LINES}\n", file=sys.stderr, flush=True)
+    print(f"\nreelpool: {message}\n{advice}\n", file=sys.stderr, flush=True)
     raise SystemExit(1)
 
 
@@ -85,6 +91,25 @@ def compile_flags():
     return DIALECT + WARNINGS + kind + werror
 
 
+def compile_cuda(folder):
+    """Flags for a build with the GPU's kernel, and its file; nothing for one without."""
+    wanted = os.environ.get("REELPOOL_CUDA", "")
+    if wanted not in ("", "0", "1"):
+        stop(f"REELPOOL_CUDA={wanted} is neither 0 (without CUDA) nor 1 (with it)", "")
+    if wanted == "0":
+        return [], []
+    try:
+        if wanted == "" and compile_kernel.find_nvcc() is None:
+            return [], []
+        what = compile_kernel.compile_kernel(folder, os.environ.get("REELPOOL_WERROR") == "1")
+    except compile_kernel.NoKernel as error:
+        if wanted == "1":
+            stop(f"REELPOOL_CUDA=1, but {error}", "  REELPOOL_CUDA=0 builds without CUDA")
+        print(f"reelpool: built without CUDA: {error}", file=sys.stderr, flush=True)
+        return [], []
+    return compile_kernel.flags_of(folder, what), [str(folder / "cuda" / "convert_kernel.inc")]
+
+
 class BuildCore(build_ext):
     """build_ext that asks pkg-config, rebuilds when flags changed, and compiles on every CPU."""
 
@@ -92,9 +117,11 @@ class BuildCore(build_ext):
         check_libraries()
         import numpy  # a build requirement, absent when only metadata is asked for
 
+        cuda_flags, kernel = compile_cuda(Path(self.build_temp).absolute() / "kernel")
         for ext in self.extensions:
             ext.include_dirs.append(numpy.get_include())
-            ext.extra_compile_args = compile_flags() + pkg_config("--cflags")
+            ext.depends += kernel
+            ext.extra_compile_args = compile_flags() + pkg_config("--cflags") + cuda_flags
             ext.extra_link_args = ["-pthread", "-Wl,-z,relro,-z,now"]
             ext.extra_link_args += pkg_config("--libs")
         self.force = self.force or self.flags_changed()

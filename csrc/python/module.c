@@ -3,6 +3,7 @@
 #include "base/cpu.h"
 #include "base/memory.h"
 #include "base/thread.h"
+#include "cuda/cuda.h"
 #include "pool/pool.h"
 
 #include <string.h>
@@ -60,8 +61,9 @@ static PyObject *describe(PyObject *module, PyObject *unused)
     if (supports == NULL) {
         return NULL;
     }
-    return Py_BuildValue("{ss ss sN}", "libraries", libraries, "cpu_tier",
-                         rp_cpu_name(rp_convert_init(rp_cpu_detect())), "supports", supports);
+    return Py_BuildValue("{ss ss sN ss}", "libraries", libraries, "cpu_tier",
+                         rp_cpu_name(rp_convert_init(rp_cpu_detect())), "supports", supports,
+                         "cuda", rp_cuda_built());
 }
 
 static PyMethodDef functions[] = {
@@ -74,7 +76,7 @@ static PyMethodDef functions[] = {
      "returns\n"
      "the tier in use."},
     {"describe", describe, METH_NOARGS,
-     "describe()\n--\n\nLibrary versions, CPU tier and codecs of this build."},
+     "describe()\n--\n\nLibrary versions, CPU tier, codecs and CUDA ('': none) of this build."},
     {NULL, NULL, 0, NULL}};
 
 static int add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **out)
@@ -97,7 +99,8 @@ static int execute(PyObject *module)
     }
     return PyModule_AddFunctions(module, rp_order_functions) < 0 ||
                    PyModule_AddFunctions(module, rp_mp4_functions) < 0 ||
-                   PyModule_AddFunctions(module, rp_sums_functions) < 0
+                   PyModule_AddFunctions(module, rp_sums_functions) < 0 ||
+                   PyModule_AddFunctions(module, rp_cuda_functions) < 0
                ? -1
                : 0;
 }

@@ -88,5 +88,6 @@ int rp_buffer_get(PyObject *object, Py_buffer *view, Py_ssize_t itemsize, Py_ssi
 extern PyMethodDef rp_order_functions[];
 extern PyMethodDef rp_mp4_functions[];
 extern PyMethodDef rp_sums_functions[];
+extern PyMethodDef rp_cuda_functions[];
 
 #endif

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ReelpoolError
-from . import console, remote
+from . import console, gpu, remote
 
 DEMO = Path(__file__).resolve().parent.parent / "_demo"
 # package: (lowest version that works, what it is needed for; None = always)
@@ -90,9 +90,9 @@ def examine(
 ) -> list[Line]:
     """Run every section; one that breaks becomes a FAIL line of its own."""
     sections: list[tuple[str, Callable[[], Findings]]] = [
-        ("host", _host), ("native", _native), ("decode", _decode), ("python", _python),
-        ("caches", _caches), ("hub", lambda: _hub(dataset, root, network, revision)),
-        ("ranks", _ranks),
+        ("host", _host), ("native", _native), ("decode", _decode), ("gpu", gpu.examine),
+        ("python", _python), ("caches", _caches),
+        ("hub", lambda: _hub(dataset, root, network, revision)), ("ranks", _ranks),
     ]  # fmt: skip
     if root is None and remote.is_url(dataset or ""):
         url = str(dataset)
