@@ -4,6 +4,7 @@
 #   make bench | lint | format | setup | clean
 #   make test-c test-asan test-tsan fuzz-replay parity
 #   make test-slurm          the tests marked slurm: a SLURM of two nodes on this machine (Debian, root)
+#   make test-gpu bench-gpu  what needs a GPU or nvcc: with gcc, nvcc and pytest alone, no setup, no network
 #   make nightly             the tests marked soak, and other versions of FFmpeg
 #   make fuzz TARGET=mp4_index SECONDS=60
 EXTRAS ?= test
@@ -16,7 +17,7 @@ PYTEST := REELPOOL_TEST_CLIPS=$(CURDIR)/build/clips $(VENV) -m pytest -q
 JOBS   ?= 2
 NOT_HERE := not net and not gpu and not slurm and not soak
 
-.PHONY: help setup clips demo bench test lint format clean test-c test-asan test-tsan fuzz-replay fuzz parity test-slurm nightly
+.PHONY: help setup clips demo bench test lint format clean test-c test-asan test-tsan fuzz-replay fuzz parity test-slurm nightly test-gpu bench-gpu
 .DEFAULT_GOAL := help
 
 help:
@@ -72,6 +73,15 @@ parity: setup
 # tests/slurm/cluster.sh packages installs what it needs.
 test-slurm: setup
 	$(PYTEST) -m slurm tests/slurm
+
+# A bare CUDA machine has no FFmpeg to build with and no network to get it from: these need neither.
+PYTHON_HERE := $(if $(wildcard $(VENV)),$(VENV),$(PYTHON))
+test-gpu:
+	REELPOOL_REQUIRE=gpu $(PYTHON_HERE) -m pytest -q -rs -m gpu tests/gpu
+
+bench-gpu:
+	@REELPOOL_CUDA=1 $(PYTHON_HERE) tests/build_c.py --build-only gpu
+	build/c-plain/check_gpu --bench
 
 # Other libraries; what `make test` has no time for: the whole matrices, runs of minutes.
 nightly: clips
