@@ -47,6 +47,7 @@ struct memory {
     struct memory *next;
     uint8_t *data;
     size_t len;
+    bool host;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -188,12 +189,53 @@ static bool is_device(uint64_t address, size_t len)
 {
     for (const struct memory *m = memories; m != NULL; m = m->next) {
         uint64_t first = (uintptr_t)m->data;
-        if (address >= first && len <= m->len && address - first <= m->len - len) {
+        if (!m->host && address >= first && len <= m->len && address - first <= m->len - len) {
             return true;
         }
     }
     state.misuse++;
     return false;
+}
+
+static void *new_memory(size_t len, bool host)
+{
+    struct memory *m = malloc(sizeof(*m));
+    uint8_t *data = malloc(len);
+    if (m == NULL || data == NULL) {
+        abort();
+    }
+    memset(data, 0xA5, len);
+    *m = (struct memory){.next = memories, .data = data, .len = len, .host = host};
+    memories = m;
+    return data;
+}
+
+static bool lies_in(const struct memory *m, const void *p)
+{
+    return (uintptr_t)p >= (uintptr_t)m->data && (uintptr_t)p < (uintptr_t)m->data + m->len;
+}
+
+/* Free memory, and count it as misuse if work is left that needs it: this driver waits for nothing.
+ * Returns how many bytes; 0: there is no such memory. */
+static size_t free_memory(uint64_t address)
+{
+    struct memory **link = &memories;
+    while (*link != NULL && (uintptr_t)(*link)->data != address) {
+        link = &(*link)->next;
+    }
+    struct memory *m = *link;
+    if (m == NULL) {
+        state.misuse++;
+        return 0;
+    }
+    for (const struct op *op = queue; op != NULL; op = op->next) {
+        state.misuse += lies_in(m, op->to) || lies_in(m, op->from) || lies_in(m, op->frames);
+    }
+    size_t len = m->len;
+    *link = m->next;
+    free(m->data);
+    free(m);
+    return len;
 }
 
 API int cuInit(unsigned flags)
@@ -300,39 +342,18 @@ API int cuMemAlloc_v2(uint64_t *address, size_t len)
         code = NO_MEMORY;
     }
     if (code == 0) {
-        struct memory *m = malloc(sizeof(*m));
-        uint8_t *data = malloc(len);
-        if (m == NULL || data == NULL) {
-            abort();
-        }
-        memset(data, 0xA5, len);
-        *m = (struct memory){.next = memories, .data = data, .len = len};
-        memories = m;
-        *address = (uintptr_t)data;
+        *address = (uintptr_t)new_memory(len, false);
         state.bytes += len;
         state.live[FAKE_MEMORY]++;
     }
     return end(code);
 }
 
-/* Freed with work pending, as with a driver that waits for nothing: a sanitizer sees the use. */
 API int cuMemFree_v2(uint64_t address)
 {
     int code = begin("cuMemFree", false);
-    struct memory **link = &memories;
-    while (*link != NULL && (uintptr_t)(*link)->data != address) {
-        link = &(*link)->next;
-    }
-    struct memory *m = *link;
-    if (m == NULL) {
-        state.misuse++;
-        return end(INVALID);
-    }
-    *link = m->next;
-    state.bytes -= m->len;
+    state.bytes -= free_memory(address);
     state.live[FAKE_MEMORY]--;
-    free(m->data);
-    free(m);
     return end(code);
 }
 
@@ -341,7 +362,7 @@ API int cuMemHostAlloc(void **data, size_t len, unsigned flags)
     (void)flags;
     int code = begin("cuMemHostAlloc", true);
     if (code == 0) {
-        *data = malloc(len);
+        *data = new_memory(len, true);
         state.live[FAKE_HOST]++;
     }
     return end(code);
@@ -350,7 +371,7 @@ API int cuMemHostAlloc(void **data, size_t len, unsigned flags)
 API int cuMemFreeHost(void *data)
 {
     int code = begin("cuMemFreeHost", false);
-    free(data);
+    (void)free_memory((uintptr_t)data);
     state.live[FAKE_HOST]--;
     return end(code);
 }

@@ -14,7 +14,7 @@
 #define MAX_SIDE_  200
 #define STRIDE_MAX 320
 #define PLANE      (STRIDE_MAX * (MAX_SIDE_ + 2))
-#define OUT_BYTES  (3 * 4 * 210 * 210)
+#define OUT_BYTES  (1 << 21)
 
 static const char module[] = "an image";
 
@@ -250,54 +250,96 @@ RP_TEST(resizes)
     rig_end(rig);
 }
 
+#define MANY 60
+
+/* Pictures of one call: what the CPU makes of them, one behind the other. */
+struct many {
+    struct rp_cuda_job job[MANY];
+    size_t at[MANY + 1];
+    int n;
+};
+
+static void add_picture(struct rig *rig, struct many *many, int out_width, int out_height)
+{
+    int i = many->n++;
+    struct shape s = {.width = 64,
+                      .height = 48,
+                      .out_width = out_width,
+                      .out_height = out_height,
+                      .luma_stride = 64,
+                      .chroma_stride = 100,
+                      .colorspace = i % 11,
+                      .pairs = i % 2,
+                      .type = i % 3 ? RP_PIXEL_U8 : RP_PIXEL_F32};
+    struct rp_image image = image_of(&s, rig->pinned->host);
+    struct rp_target target = target_of(&s, rig->want + many->at[i]);
+    many->job[i] = job_of(rig, &s);
+    many->job[i].target.data = (void *)((uintptr_t)rig->result->address + many->at[i]);
+    many->at[i + 1] = many->at[i] + ((size_t)target.plane_stride * 3 + 63) / 64 * 64;
+    REQUIRE(many->at[i + 1] <= OUT_BYTES);
+    CHECK_OK(rp_convert(&image, &target, rig->scratch, &rig->err), &rig->err);
+}
+
+/* All of them in one call; how many launches that took. */
+static long check_many(struct rig *rig, const struct many *many)
+{
+    long before = rig->fake->launches;
+    size_t bytes = many->at[many->n];
+    memset(rig->back->host, 0, bytes);
+    CHECK_OK(rp_cuda_convert(rig->converter, many->job, many->n, &rig->err), &rig->err);
+    CHECK_OK(rp_cuda_download(rig->stream, rig->result, 0, rig->back, 0, bytes, &rig->err),
+             &rig->err);
+    CHECK_OK(rp_cuda_stream_finish(rig->stream, &rig->err), &rig->err);
+    for (int i = 0; i < many->n; i++) {
+        if (!CHECK_MEM(rig->back->host + many->at[i], rig->want + many->at[i],
+                       3 * (size_t)many->job[i].target.plane_stride)) {
+            fprintf(stderr, "picture %d\n", i);
+            break;
+        }
+    }
+    return rig->fake->launches - before;
+}
+
 /* Mixed pictures in one call, more sizes than there are slots for, the work done late. */
 RP_TEST(one_call_for_many_pictures)
 {
     struct rig *rig = rig_make();
-    enum { N = 60 };
-    struct rp_cuda_job job[N];
-    size_t at[N + 1] = {0};
+    struct many many = {.n = 0};
     rig->fake->lazy = true;
     fill(rig, 3, 100);
-    for (int i = 0; i < N; i++) {
-        struct shape s = {.width = 64,
-                          .height = 48,
-                          .out_width = i % 5 == 0 ? 64 : 20 + i % 33,
-                          .out_height = i % 5 == 1 ? 48 : 20 + i % 29,
-                          .luma_stride = 64,
-                          .chroma_stride = 100,
-                          .colorspace = i % 11,
-                          .pairs = i % 2,
-                          .type = i % 3 ? RP_PIXEL_U8 : RP_PIXEL_F32};
-        struct rp_image image = image_of(&s, rig->pinned->host);
-        struct rp_target target = target_of(&s, rig->want + at[i]);
-        job[i] = job_of(rig, &s);
-        job[i].target.data = (void *)((uintptr_t)rig->result->address + at[i]);
-        at[i + 1] = at[i] + ((size_t)target.plane_stride * 3 + 63) / 64 * 64;
-        CHECK_OK(rp_convert(&image, &target, rig->scratch, &rig->err), &rig->err);
+    for (int i = 0; i < 8; i++) {
+        add_picture(rig, &many, i % 2 ? 64 : 20 + i, i % 3 ? 48 : 20 + i);
+    }
+    CHECK_EQ(check_many(rig, &many), 1);
+    CHECK_EQ(check_many(rig, &many), 1);
+    for (int i = 8; i < MANY; i++) {
+        add_picture(rig, &many, i % 5 == 0 ? 64 : 20 + i % 33, i % 5 == 1 ? 48 : 20 + i % 29);
     }
     for (int round = 0; round < 3; round++) {
-        long before = rig->fake->launches;
-        memset(rig->back->host, 0, at[N]);
-        CHECK_OK(rp_cuda_convert(rig->converter, job, N, &rig->err), &rig->err);
-        CHECK_OK(rp_cuda_download(rig->stream, rig->result, 0, rig->back, 0, at[N], &rig->err),
-                 &rig->err);
-        CHECK_OK(rp_cuda_stream_finish(rig->stream, &rig->err), &rig->err);
-        for (int i = 0; i < N; i++) {
-            const struct rp_target *t = &job[i].target;
-            if (!CHECK_MEM(rig->back->host + at[i], rig->want + at[i],
-                           3 * (size_t)t->plane_stride)) {
-                fprintf(stderr, "picture %d\n", i);
-                break;
-            }
-        }
-        CHECK(rig->fake->launches - before > 1); /* tables had to go in between */
+        CHECK(check_many(rig, &many) > 1); /* tables had to go in between */
     }
-    rig->fake->launches = 0;
-    CHECK_OK(rp_cuda_convert(rig->converter, job, 8, &rig->err), &rig->err);
-    CHECK_OK(rp_cuda_stream_finish(rig->stream, &rig->err), &rig->err);
-    CHECK_EQ(rig->fake->launches, 1);
     rig_end(rig);
+}
+
+/* Picture 16 finds the tables of its width, and with those of its height begins a new launch, which
+ * then needs the former as much as the latter. */
+RP_TEST(tables_stay_until_the_launch_that_needs_them)
+{
+    for (int lazy = 0; lazy < 2; lazy++) {
+        struct rig *rig = rig_make();
+        struct many many = {.n = 0};
+        rig->fake->lazy = lazy;
+        fill(rig, 5, 100);
+        for (int i = 0; i < 16; i++) {
+            add_picture(rig, &many, 20 + i, 48);
+        }
+        add_picture(rig, &many, 20, 20);
+        for (int i = 0; i < 23; i++) {
+            add_picture(rig, &many, 40 + i, 48);
+        }
+        CHECK_EQ(check_many(rig, &many), 3);
+        rig_end(rig);
+    }
 }
 
 RP_TEST(what_the_kernel_does_not_make)

@@ -222,10 +222,14 @@ RP_TEST(free_memory_above_the_limit_goes_back)
         REQUIRE_OK(rp_cuda_take(rig.device, RP_CUDA_ON_DEVICE, KEEP / 2, true, &block[i], &rig.err),
                    &rig.err);
     }
+    rp_cuda_block *pinned = NULL;
+    REQUIRE_OK(rp_cuda_take(rig.device, RP_CUDA_PINNED, 9, true, &pinned, &rig.err), &rig.err);
     rig.fake->lazy = true;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++) { /* the third has no room, and is freed behind its work */
+        CHECK_OK(rp_cuda_upload(rig.stream, pinned, 0, block[i], 0, 9, &rig.err), &rig.err);
         rp_cuda_give(&block[i], rig.stream);
     }
+    rp_cuda_give(&pinned, rig.stream);
     rp_cuda_stats(rig.device, &stats);
     CHECK_EQ(stats.blocks[RP_CUDA_ON_DEVICE], 2);
     CHECK_EQ(rig.fake->bytes, KEEP);

@@ -27,10 +27,10 @@ constexpr bool alike(R (*)(A...), S (*)(B...))
     static_assert(alike(decltype(rp_cuda_api::field){}, decltype(&symbol){}), #symbol);
 RP_CUDA_CALLS(CHECK_CALL)
 
-static_assert(RP_CU_OUT_OF_MEMORY == CUDA_ERROR_OUT_OF_MEMORY, "");
-static_assert(RP_CU_NOT_INITIALIZED == CUDA_ERROR_NOT_INITIALIZED, "");
-static_assert(RP_CU_NO_DEVICE == CUDA_ERROR_NO_DEVICE, "");
-static_assert(RP_CU_NOT_READY == CUDA_ERROR_NOT_READY, "");
+static_assert(static_cast<int>(RP_CU_OUT_OF_MEMORY) == static_cast<int>(CUDA_ERROR_OUT_OF_MEMORY), "");
+static_assert(static_cast<int>(RP_CU_NOT_INITIALIZED) == static_cast<int>(CUDA_ERROR_NOT_INITIALIZED), "");
+static_assert(static_cast<int>(RP_CU_NO_DEVICE) == static_cast<int>(CUDA_ERROR_NO_DEVICE), "");
+static_assert(static_cast<int>(RP_CU_NOT_READY) == static_cast<int>(CUDA_ERROR_NOT_READY), "");
 static_assert(CU_EVENT_BLOCKING_SYNC == 1 && CU_EVENT_DISABLE_TIMING == 2, "EVENT_FLAGS");
 static_assert(CU_STREAM_NON_BLOCKING == 1 && CU_MEMHOSTALLOC_PORTABLE == 1, "flags");
 static_assert(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT == 16, "PROCESSORS");
