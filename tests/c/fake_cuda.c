@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define API __attribute__((visibility("default")))
 
@@ -19,7 +20,14 @@
 #define DECLARE(field, symbol, parameters) API int symbol parameters;
 RP_CUDA_CALLS(DECLARE)
 
-enum { INVALID = 1, NO_MEMORY = 2, NO_DEVICE = 100, BAD_DEVICE = 101, BAD_IMAGE = 200 };
+enum {
+    INVALID = 1,
+    NO_MEMORY = 2,
+    NOT_STARTED = 3,
+    NO_DEVICE = 100,
+    BAD_DEVICE = 101,
+    BAD_IMAGE = 200
+};
 enum { BAD_CONTEXT = 201, BAD_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600 };
 
 enum kind { COPY, LAUNCH, WAIT, MARK };
@@ -200,9 +208,10 @@ static bool is_device(uint64_t address, size_t len)
 static void *new_memory(size_t len, bool host)
 {
     struct memory *m = malloc(sizeof(*m));
-    uint8_t *data = malloc(len);
+    uint8_t *data = len < (size_t)1 << 40 ? malloc(len) : NULL;
     if (m == NULL || data == NULL) {
-        abort();
+        free(m);
+        return NULL;
     }
     memset(data, 0xA5, len);
     *m = (struct memory){.next = memories, .data = data, .len = len, .host = host};
@@ -238,9 +247,15 @@ static size_t free_memory(uint64_t address)
     return len;
 }
 
+/* Once started it works in this process alone, as the real one. */
 API int cuInit(unsigned flags)
 {
+    static pid_t at_home;
     int code = begin("cuInit", false);
+    at_home = at_home == 0 ? getpid() : at_home;
+    if (code == 0 && at_home != getpid()) {
+        code = NOT_STARTED;
+    }
     return end(code != 0 ? code : flags != 0 ? INVALID : state.devices == 0 ? NO_DEVICE : 0);
 }
 
@@ -343,6 +358,9 @@ API int cuMemAlloc_v2(uint64_t *address, size_t len)
     }
     if (code == 0) {
         *address = (uintptr_t)new_memory(len, false);
+        code = *address == 0 ? NO_MEMORY : 0;
+    }
+    if (code == 0) {
         state.bytes += len;
         state.live[FAKE_MEMORY]++;
     }
@@ -363,7 +381,8 @@ API int cuMemHostAlloc(void **data, size_t len, unsigned flags)
     int code = begin("cuMemHostAlloc", true);
     if (code == 0) {
         *data = new_memory(len, true);
-        state.live[FAKE_HOST]++;
+        code = *data == NULL ? NO_MEMORY : 0;
+        state.live[FAKE_HOST] += code == 0;
     }
     return end(code);
 }
@@ -496,7 +515,7 @@ API int cuEventSynchronize(void *event)
 API int cuModuleLoadData(void **module, const void *image)
 {
     int code = begin("cuModuleLoadData", true);
-    if (code == 0 && image == NULL) {
+    if (code == 0 && (image == NULL || memcmp(image, "no image", 8) == 0)) {
         code = BAD_IMAGE;
     }
     if (code == 0) {

@@ -467,11 +467,17 @@ RP_TEST(a_forked_child_is_told_to_spawn)
         bool right = rp_cuda_take(rig.device, RP_CUDA_PINNED, 10, true, &none, &err) == RP_E_CUDA &&
                      strstr(err.what, "'spawn'") != NULL;
         right = right && rp_cuda_stream_finish(rig.stream, NULL) == RP_E_CUDA;
+        rp_cuda *fresh = NULL;
+        rp_error_clear(&err);
+        right = right && rig.fake->calls == calls && /* the driver was left alone */
+                rp_cuda_open(fake_path(), 0, KEEP, &fresh, &err) == RP_E_CUDA &&
+                strstr(err.what, "'spawn'") != NULL;
+        calls = rig.fake->calls;
         rp_cuda_give(&block, rig.stream);
         rp_cuda_stream_free(&rig.stream);
         rp_cuda_kernel_free(&rig.kernel);
         rp_cuda_close(&rig.device);
-        _exit(right && rig.fake->calls == calls ? 0 : 1); /* the driver was left alone */
+        _exit(right && rig.fake->calls == calls ? 0 : 1);
     }
     int status = -1;
     CHECK_EQ(waitpid(child, &status, 0), child);
