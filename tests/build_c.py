@@ -78,17 +78,18 @@ class Builder:
 
     def compile(self, source):
         """The object of one source, made anew when it or an included file is newer."""
-        target = self.out / "obj" / (source.relative_to(ROOT).as_posix() + ".o")
         if source in self.broken:
             raise self.broken[source]
+        extra = CONVERSION if source.is_relative_to(ROOT / "csrc") else []
+        suffix = ".o"
+        if source.name == "cuda_image.c" and kernel_flags():  # an object of its own: nvcc may come
+            extra, suffix = [*extra, *kernel_flags()], ".cuda.o"
+        target = self.out / "obj" / (source.relative_to(ROOT).as_posix() + suffix)
         if self.fresh.setdefault(target, None) is None:  # every program asks for the same objects
             self.fresh[target] = is_fresh(target)
         if self.fresh[target]:
             return target
         target.parent.mkdir(parents=True, exist_ok=True)
-        extra = CONVERSION if source.is_relative_to(ROOT / "csrc") else []
-        if source.name == "cuda_image.c":
-            extra = [*extra, *kernel_flags()]
         notes = target.with_suffix(".d")
         new = target.with_suffix(f".{os.getpid()}.o")  # another build may be under way beside us
         try:

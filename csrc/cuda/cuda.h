@@ -110,10 +110,10 @@ RP_CHECKED rp_status rp_cuda_download(rp_cuda_stream *stream, const rp_cuda_bloc
                                       size_t from, const rp_cuda_block *pinned, size_t to,
                                       size_t len, struct rp_error *err);
 
-/* A kernel of a module's image (cubin, fatbin, PTX text). Owner: *out is the caller's
- * (rp_cuda_kernel_free, when no launch of it is left); image is borrowed for the call. Thread: any.
- * Blocks: for the driver, seconds if it compiles. Errors: a GPU or driver that the image is not
- * for; RP_E_NOMEM. free: NULL or pointer to NULL: nothing. */
+/* A kernel of a module's image (cubin, fatbin, PTX text; NULL: refused). Owner: *out is the
+ * caller's (rp_cuda_kernel_free, when no launch of it is left); image is borrowed for the call.
+ * Thread: any. Blocks: for the driver, seconds if it compiles. Errors: a GPU or driver that the
+ * image is not for; RP_E_NOMEM. free: NULL or pointer to NULL: nothing. */
 typedef struct rp_cuda_kernel rp_cuda_kernel;
 RP_CHECKED rp_status rp_cuda_kernel_new(rp_cuda *device, const void *image, const char *name,
                                         rp_cuda_kernel **out, struct rp_error *err);

@@ -132,6 +132,11 @@ rp_status rp_cuda_download(rp_cuda_stream *stream, const rp_cuda_block *on_devic
 rp_status rp_cuda_kernel_new(rp_cuda *device, const void *image, const char *name,
                              rp_cuda_kernel **out, struct rp_error *err)
 {
+    if (image == NULL) {
+        RP_FAIL(err, RP_E_CUDA,
+                "this build of reelpool has no kernel for GPUs: build it where "
+                "nvcc is found, with REELPOOL_CUDA=1");
+    }
     rp_cuda_kernel *kernel = rp_calloc(1, sizeof(*kernel));
     if (kernel == NULL) {
         RP_FAIL(err, RP_E_NOMEM, "out of memory for a kernel");

@@ -131,6 +131,17 @@ RP_TEST(a_missing_or_old_driver_is_named)
     CHECK(fake_is_clean(fake));
 }
 
+RP_TEST(a_build_without_cuda_has_no_kernel)
+{
+    struct rig rig = rig_make();
+    rp_cuda_kernel *none = NULL;
+    CHECK_STATUS(rp_cuda_kernel_new(rig.device, NULL, RP_CUDA_KERNEL, &none, &rig.err), RP_E_CUDA,
+                 &rig.err);
+    CHECK_CONTAINS(rig.err.what, "REELPOOL_CUDA=1");
+    CHECK_EQ(rp_cuda_image() == NULL, rp_cuda_built()[0] == 0);
+    rig_end(&rig);
+}
+
 RP_TEST(a_device_that_is_not_there)
 {
     struct fake_cuda *fake = fake_start();

@@ -52,7 +52,7 @@ def test_the_declared_calls_are_those_of_cuda_h(nvcc, tmp_path):
 def test_the_gpu(nvcc):
     """tests/c/check_gpu.c: values, memory, refusals, fork, a thousand times open and close."""
     done = subprocess.run(
-        [sys.executable, "tests/build_c.py", "--werror", "-v", "gpu"],
+        [sys.executable, "tests/build_c.py", "-v", "gpu"],
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     said = done.stdout + done.stderr
