@@ -77,7 +77,7 @@ test-slurm: setup
 # A bare CUDA machine has no FFmpeg to build with and no network to get it from: these need neither.
 PYTHON_HERE := $(if $(wildcard $(VENV)),$(VENV),$(PYTHON))
 test-gpu:
-	$(PYTHON_HERE) -m pytest -q -rs -m gpu tests/gpu
+	$(PYTHON_HERE) -m pytest -c tests/gpu.ini -q -rs tests/gpu
 
 bench-gpu:
 	@REELPOOL_CUDA=1 $(PYTHON_HERE) tests/build_c.py --build-only gpu
