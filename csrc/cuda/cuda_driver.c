@@ -65,9 +65,9 @@ rp_status rp_cuda_failed(const struct rp_cuda_api *api, rp_cuda *device, int cod
     if (device != NULL) {
         (void)snprintf(where, sizeof(where), "cuda:%d: ", device->ordinal); /* always fits */
     }
-    (void)rp_error_set(err, RP_E_CUDA, "%s%s: %s (%s %d); %s", where, doing, text, name, code,
-                       advice); /* returned below */
-    if (err != NULL) {
+    if (err != NULL && err->code == RP_OK) { /* the first failure is the one that is told */
+        (void)rp_error_set(err, RP_E_CUDA, "%s%s: %s (%s %d); %s", where, doing, text, name, code,
+                           advice); /* returned below */
         err->sys = code;
     }
     return RP_E_CUDA;

@@ -292,6 +292,11 @@ RP_TEST(a_lost_gpu_fails_every_later_call_and_gives_all_back)
         CHECK_CONTAINS(rig.err.what, "the GPU failed before");
         CHECK_EQ(rig.err.sys, 719);
     }
+    rp_error_clear(&rig.err);
+    CHECK_EQ(rp_error_set(&rig.err, RP_E_ARG, "what came first"), RP_E_ARG);
+    CHECK_EQ(rp_cuda_stream_finish(rig.stream, &rig.err), RP_E_CUDA);
+    CHECK_EQ(rig.err.sys, 0);
+    CHECK_STR(rig.err.what, "what came first");
     rp_cuda_give(&block, rig.stream);
     rig_end(&rig);
 }
