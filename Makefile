@@ -6,6 +6,7 @@
 #   make test-slurm          the tests marked slurm: a SLURM of two nodes on this machine (Debian, root)
 #   make test-gpu bench-gpu  what needs a GPU or nvcc: with gcc, nvcc and pytest alone, no setup, no network
 #   make nightly             the tests marked soak, and other versions of FFmpeg
+#   make wheel               dist/: sdist, and a wheel built from it and tried in a fresh environment
 #   make fuzz TARGET=mp4_index SECONDS=60
 EXTRAS ?= test
 DATA   ?=
@@ -17,7 +18,7 @@ PYTEST := REELPOOL_TEST_CLIPS=$(CURDIR)/build/clips $(VENV) -m pytest -q
 JOBS   ?= 2
 NOT_HERE := not net and not gpu and not slurm and not soak
 
-.PHONY: help setup clips demo bench test lint format clean test-c test-asan test-tsan fuzz-replay fuzz parity test-slurm nightly test-gpu bench-gpu
+.PHONY: help setup clips demo bench test lint format clean test-c test-asan test-tsan fuzz-replay fuzz parity test-slurm nightly test-gpu bench-gpu wheel
 .DEFAULT_GOAL := help
 
 help:
@@ -87,6 +88,9 @@ bench-gpu:
 nightly: clips
 	.ci/debian13
 	$(PYTEST) -m "soak"
+
+wheel: setup
+	@.ci/wheel
 
 # Every check runs; the target fails when one did.
 lint:
