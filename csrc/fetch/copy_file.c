@@ -113,9 +113,9 @@ rp_status rp_output_open(const char *path, int64_t size, rp_output **out, struct
 }
 
 /* The final fsync then waits for the last bytes only. A hint: where it fails, fsync does it all. */
-static void write_early(rp_output *output)
+static void write_early(rp_output *output, int64_t least)
 {
-    if (output->at - output->begun >= EARLY) {
+    if (output->at - output->begun >= least) {
         (void)sync_file_range(output->fd, output->begun, output->at - output->begun,
                               SYNC_FILE_RANGE_WRITE);
         output->begun = output->at;
@@ -163,7 +163,7 @@ rp_status rp_output_write(rp_output *output, const void *data, size_t len, struc
         len -= (size_t)put;
         output->at += put;
     }
-    write_early(output);
+    write_early(output, EARLY);
     return RP_OK;
 }
 
@@ -235,7 +235,7 @@ rp_status rp_output_copy(rp_output *output, rp_files *files, int i, int64_t offs
     rp_status status = output->pieces > 0 ? copy_by_hand(output, fd, path, offset, len, err)
                                           : copy_range(output, fd, path, offset, len, err);
     rp_files_release(files, i);
-    write_early(output);
+    write_early(output, EARLY);
     int64_t size;
     return status == RP_OK ? rp_files_size(files, i, &size, err)
                            : status; /* not changed under us */
@@ -263,7 +263,7 @@ static rp_status sync_folder(const char *path, struct rp_error *err)
     return status;
 }
 
-static rp_status finish(rp_output *output, struct rp_error *err)
+static rp_status finish(rp_output *output, bool later, struct rp_error *err)
 {
     if (output->at != output->size) {
         rp_status code = rp_error_set(err, RP_E_FORMAT, "%lld bytes written, %lld announced",
@@ -271,7 +271,10 @@ static rp_status finish(rp_output *output, struct rp_error *err)
         rp_error_at_file(err, output->path, -1, -1);
         return code;
     }
-    if (fsync(output->fd) != 0) {
+    if (later) {
+        write_early(output, 1);
+    }
+    else if (fsync(output->fd) != 0) {
         return rp_fail_io(err, "sync", output->path, errno);
     }
     int fd = output->fd;
@@ -285,16 +288,16 @@ static rp_status finish(rp_output *output, struct rp_error *err)
     return RP_OK;
 }
 
-rp_status rp_output_commit(rp_output **out, struct rp_error *err)
+rp_status rp_output_commit(rp_output **out, bool later, struct rp_error *err)
 {
     rp_output *output = *out;
-    rp_status status = finish(output, err);
+    rp_status status = finish(output, later, err);
     if (status != RP_OK) {
         rp_output_abandon(out);
         return status;
     }
     *out = NULL;
-    status = sync_folder(output->path, err);
+    status = later ? RP_OK : sync_folder(output->path, err);
     if (status != RP_OK) {
         (void)unlink(output->path); /* not kept by the disk for certain: the caller starts again */
     }

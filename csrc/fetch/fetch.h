@@ -122,10 +122,11 @@ void rp_output_sum(rp_output *output, const uint32_t *sizes, int64_t n, uint32_t
 RP_CHECKED rp_status rp_output_copy(rp_output *output, rp_files *files, int i, int64_t offset,
                                     int64_t len, struct rp_error *err);
 
-/* Bring the bytes to the disk and give the file its name, in the place of one that has it. Frees
- * and nulls, on failure too: then nothing is left behind. Thread: any. Blocks: on the disk.
- * Errors: RP_E_IO; RP_E_FORMAT not `size` bytes were appended. */
-RP_CHECKED rp_status rp_output_commit(rp_output **output, struct rp_error *err);
+/* Bring the bytes to the disk and give the file its name, in the place of one that has it. With
+ * `later` the disk is only set to work on them: the caller syncs file and folder before anybody
+ * relies on either. Frees and nulls, on failure too: then nothing is left behind. Thread: any.
+ * Blocks: on the disk. Errors: RP_E_IO; RP_E_FORMAT not `size` bytes were appended. */
+RP_CHECKED rp_status rp_output_commit(rp_output **output, bool later, struct rp_error *err);
 
 /* Remove what was written, free, null. NULL or pointer to NULL: nothing. Thread: any. Blocks: on
  * the disk. */

@@ -84,6 +84,10 @@ void rp_http_let_go(PyObject *object);
 int rp_buffer_get(PyObject *object, Py_buffer *view, Py_ssize_t itemsize, Py_ssize_t count,
                   int writable, const char *what);
 
+/* (int64 rows [offset, size, pts, flags] of all samples in decode order, int64 the shown ones in
+ * presentation order) as bytearrays: a new tuple, or NULL with an exception. */
+PyObject *rp_sample_rows(const rp_index *index);
+
 /* Functions of the module that belong to no type. */
 extern PyMethodDef rp_order_functions[];
 extern PyMethodDef rp_mp4_functions[];

@@ -66,10 +66,40 @@ static rp_status read_index(const char *path, rp_index **out, uint32_t *header_s
     return status;
 }
 
+/* Add what comparing and joining need to know: `signature`, `rows`, `order`. NULL with an
+ * exception; then `info` is freed. */
+static PyObject *describe_more(struct module_state *state, const rp_index *index, const char *path,
+                               PyObject *info)
+{
+    struct rp_error err;
+    rp_error_clear(&err);
+    uint8_t *entry = NULL;
+    size_t len = 0;
+    if (rp_sample_entry(index, &entry, &len, &err) != RP_OK) {
+        rp_error_at_file(&err, path, -1, -1);
+        Py_DECREF(info);
+        return state == NULL ? NULL : rp_raise(state, &err);
+    }
+    PyObject *signature = PyBytes_FromStringAndSize((const char *)entry, (Py_ssize_t)len);
+    rp_free(entry);
+    PyObject *samples = rp_sample_rows(index);
+    bool good = signature != NULL && samples != NULL &&
+                PyDict_SetItemString(info, "signature", signature) == 0 &&
+                PyDict_SetItemString(info, "rows", PyTuple_GetItem(samples, 0)) == 0 &&
+                PyDict_SetItemString(info, "order", PyTuple_GetItem(samples, 1)) == 0;
+    Py_XDECREF(signature);
+    Py_XDECREF(samples);
+    if (!good) {
+        Py_CLEAR(info);
+    }
+    return info;
+}
+
 static PyObject *video_info(PyObject *module, PyObject *args)
 {
     PyObject *path_bytes;
-    if (!PyArg_ParseTuple(args, "O&:video_info", PyUnicode_FSConverter, &path_bytes)) {
+    int more = 0;
+    if (!PyArg_ParseTuple(args, "O&|p:video_info", PyUnicode_FSConverter, &path_bytes, &more)) {
         return NULL;
     }
     struct module_state *state = PyModule_GetState(module);
@@ -81,12 +111,18 @@ static PyObject *video_info(PyObject *module, PyObject *args)
     PyThreadState *thread = PyEval_SaveThread(); /* the GIL is away */
     rp_status status = read_index(path, &index, &header_sum, &err);
     PyEval_RestoreThread(thread);
-    Py_DECREF(path_bytes);
-    if (status != RP_OK) {
-        return state == NULL ? NULL : rp_raise(state, &err);
+    PyObject *info = NULL;
+    if (status == RP_OK) {
+        info = describe(index, header_sum);
     }
-    PyObject *info = describe(index, header_sum);
+    else if (state != NULL) {
+        (void)rp_raise(state, &err); /* NULL, as info is */
+    }
+    if (info != NULL && more) {
+        info = describe_more(state, index, path, info);
+    }
     rp_index_free(&index);
+    Py_DECREF(path_bytes);
     return info;
 }
 
@@ -156,7 +192,7 @@ static rp_status copy_pictures(const rp_concat *plan, rp_files *files, rp_output
     return RP_OK;
 }
 
-static rp_status write_planned(const rp_concat *plan, rp_files *files, const char *path,
+static rp_status write_planned(const rp_concat *plan, rp_files *files, const char *path, bool later,
                                uint32_t *sums, struct rp_error *err)
 {
     size_t len;
@@ -168,15 +204,15 @@ static rp_status write_planned(const rp_concat *plan, rp_files *files, const cha
         status = copy_pictures(plan, files, output, sums, err);
     }
     if (status == RP_OK) {
-        return rp_output_commit(&output, err);
+        return rp_output_commit(&output, later, err);
     }
     rp_output_abandon(&output);
     return status;
 }
 
 /* Concatenate n files; *plan and *sums are the caller's, on failure too. Runs without the GIL. */
-static rp_status concat(const char *const *paths, int n, const char *out, rp_concat **plan,
-                        uint32_t **sums, struct rp_error *err)
+static rp_status concat(const char *const *paths, int n, const char *out, bool later,
+                        rp_concat **plan, uint32_t **sums, struct rp_error *err)
 {
     rp_files *files = NULL;
     RP_TRY(rp_concat_new(plan, err));
@@ -186,7 +222,7 @@ static rp_status concat(const char *const *paths, int n, const char *out, rp_con
         size_t samples = (size_t)rp_concat_samples(*plan);
         *sums = rp_calloc(samples, sizeof(**sums));
         status = *sums != NULL
-                     ? write_planned(*plan, files, out, *sums, err)
+                     ? write_planned(*plan, files, out, later, *sums, err)
                      : rp_error_set(err, RP_E_NOMEM, "out of memory for %zu check sums", samples);
     }
     rp_files_free(&files);
@@ -239,7 +275,8 @@ static PyObject *concat_videos(PyObject *module, PyObject *args)
 {
     PyObject *list;
     const char *out;
-    if (!PyArg_ParseTuple(args, "O!y:concat_videos", &PyList_Type, &list, &out)) {
+    int later = 0;
+    if (!PyArg_ParseTuple(args, "O!y|p:concat_videos", &PyList_Type, &list, &out, &later)) {
         return NULL;
     }
     struct module_state *state = PyModule_GetState(module);
@@ -263,7 +300,7 @@ static PyObject *concat_videos(PyObject *module, PyObject *args)
     rp_concat *plan = NULL;
     uint32_t *sums = NULL;
     PyThreadState *thread = PyEval_SaveThread(); /* the GIL is away */
-    rp_status status = concat(paths, (int)n, out, &plan, &sums, &err);
+    rp_status status = concat(paths, (int)n, out, later, &plan, &sums, &err);
     PyEval_RestoreThread(thread);
     PyObject *parts = status == RP_OK ? list_parts(plan, sums) : rp_raise(state, &err);
     rp_concat_free(&plan);
@@ -275,15 +312,17 @@ static PyObject *concat_videos(PyObject *module, PyObject *args)
 
 PyMethodDef rp_mp4_functions[] = {
     {"video_info", video_info, METH_VARARGS,
-     "video_info(path, /)\n--\n\nFacts of an MP4 file's video track as a dict; `times` are the\n"
-     "pictures' seconds in presentation order (float64 bytes), `keys_and_bytes` counts key\n"
-     "pictures and coded bytes, `header` is the CRC-32C of its `moov`."},
+     "video_info(path, more=False, /)\n--\n\nFacts of an MP4 file's video track as a dict; `times` "
+     "are the\npictures' seconds in presentation order (float64 bytes), `keys_and_bytes` counts "
+     "key\npictures and coded bytes, `header` is the CRC-32C of its `moov`. With `more` also\n"
+     "`signature` as `video_signature`, `rows` and `order` as `video_samples`."},
     {"video_signature", video_signature, METH_VARARGS,
      "video_signature(path, /)\n--\n\nWhat decoding an MP4 file needs to know: its sample entry as "
      "bytes, without bit rates and\nencoder names. Files with equal ones can be concatenated."},
     {"concat_videos", concat_videos, METH_VARARGS,
-     "concat_videos(paths, out, /)\n--\n\nMake a new MP4 file of the video tracks of others, "
-     "nothing decoded; it replaces `out` once it\nis whole. Per file a dict: `frames` shown, "
+     "concat_videos(paths, out, later=False, /)\n--\n\nMake a new MP4 file of the video tracks of "
+     "others, nothing decoded; it replaces `out` once it\nis whole and on the disk; with `later` "
+     "the caller syncs it. Per file a dict: `frames` shown, "
      "`start` of the first one in the file (0 unless it\nstarts late), its `offset` in the new "
      "one, `duration` of all, seconds as (numerator,\ndenominator); `sums` CRC-32C of each "
      "picture as it was read and written, in decode\norder (uint32 bytes)."},

@@ -137,8 +137,7 @@ static PyObject *parse_sums(PyObject *module, PyObject *args)
     return result;
 }
 
-/* int64 rows [offset, size, pts, flags] of all samples, and the shown ones in order. */
-static PyObject *sample_rows(const rp_index *index)
+PyObject *rp_sample_rows(const rp_index *index)
 {
     Py_ssize_t n = (Py_ssize_t)rp_index_samples(index);
     Py_ssize_t shown = (Py_ssize_t)rp_index_addressable(index);
@@ -186,7 +185,7 @@ static PyObject *video_samples(PyObject *module, PyObject *args)
     if (status != RP_OK) {
         return raise_in(module, &err);
     }
-    PyObject *result = sample_rows(index);
+    PyObject *result = rp_sample_rows(index);
     rp_index_free(&index);
     return result;
 }

@@ -66,8 +66,7 @@ class VideoFile:
         """Its index, its durations, a picture for each row."""
         core = load_core()
         try:
-            info = core.video_info(self.path)
-            rows, order = core.video_samples(self.path)
+            info = core.video_info(self.path, True)
         except ReelpoolError as error:
             self.faults.append(
                 fault_of(error, "index", self.meta.root, file=self.rel, camera=self.camera,
@@ -76,8 +75,8 @@ class VideoFile:
             )  # fmt: skip
             return
         self.opened = True
-        self.samples = np.frombuffer(rows, np.int64).reshape(-1, 4)
-        self.shown = np.frombuffer(order, np.int64)
+        self.samples = np.frombuffer(info["rows"], np.int64).reshape(-1, 4)
+        self.shown = np.frombuffer(info["order"], np.int64)
         self.seconds = np.frombuffer(info["times"], np.float64)
         self._check_size(info)
         self._check_durations()

@@ -103,7 +103,7 @@ static rp_status make(rp_files *files)
         status = rp_output_copy(output, files, plan[k].file, plan[k].offset, plan[k].len, &err);
     }
     if (status == RP_OK) {
-        return rp_output_commit(&output, &err);
+        return rp_output_commit(&output, false, &err);
     }
     rp_output_abandon(&output);
     return status;
@@ -156,7 +156,7 @@ RP_TEST(pieces_are_summed_up_on_their_way)
         REQUIRE_OK(rp_output_copy(output, files, plan[k].file, plan[k].offset, plan[k].len, &err),
                    &err);
     }
-    REQUIRE_OK(rp_output_commit(&output, &err), &err);
+    REQUIRE_OK(rp_output_commit(&output, false, &err), &err);
     check_target();
     size_t len = 0;
     uint8_t *data = rp_read_file(target, &len);
@@ -271,7 +271,7 @@ RP_TEST(failures_are_named)
     (void)CHECK_CONTAINS(err.what, "truncated");
     (void)CHECK_STR(err.file, names[0]);
     rp_error_clear(&err);
-    (void)CHECK_STATUS(rp_output_commit(&output, &err), RP_E_FORMAT, &err); /* 3 of 5 bytes */
+    (void)CHECK_STATUS(rp_output_commit(&output, false, &err), RP_E_FORMAT, &err); /* 3 of 5 bytes */
     (void)CHECK(output == NULL);
     (void)CHECK_EQ(files_left(), 2);
     rp_output_abandon(&output);

@@ -42,16 +42,16 @@ def check_joined(
     one than the plan's, or the disk gave other bytes; FormatError for the index.
     """
     core: Any = importlib.import_module("reelpool._core")
-    rows, order = _samples(core, os.fspath(part))
-    times = _times(core.video_info(os.fspath(part)))
+    new = core.video_info(os.fspath(part), True)
+    rows, order, times = _samples(new)
     first = shown = 0
     for path, (rel, _, digest), entry in zip(sources, planned, joined):
-        info = core.video_info(path)
+        info = core.video_info(path, True)
         if video_digest(path, info["header"]) != digest:
             raise changed(rel)
-        theirs, theirs_order = _samples(core, path)
+        theirs, theirs_order, seconds = _samples(info)
         end, shown_end = first + len(theirs), shown + len(theirs_order)
-        seconds = _times(info) + float(Fraction(*entry["offset"]) - Fraction(*entry["start"]))
+        seconds = seconds + float(Fraction(*entry["offset"]) - Fraction(*entry["start"]))
         mine = times[shown:shown_end]
         same = (
             np.array_equal(rows[first:end, _SIZE], theirs[:, _SIZE])
@@ -74,14 +74,15 @@ def check_joined(
     return core.write_sums(os.fspath(part), final, sums)
 
 
-def _samples(core: Any, path: str) -> tuple[np.ndarray, np.ndarray]:
-    """(int64 (n, 4) samples in decode order, int64 (shown,) in presentation order)."""
-    rows, order = core.video_samples(path)
-    return np.frombuffer(rows, np.int64).reshape(-1, 4), np.frombuffer(order, np.int64)
-
-
-def _times(info: dict) -> np.ndarray:
-    return np.frombuffer(info["times"], np.float64)
+def _samples(info: dict) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(int64 (n, 4) samples in decode order; int64 (shown,) places there in presentation order;
+    float64 (shown,) seconds) of `video_info`.
+    """
+    return (
+        np.frombuffer(info["rows"], np.int64).reshape(-1, 4),
+        np.frombuffer(info["order"], np.int64),
+        np.frombuffer(info["times"], np.float64),
+    )
 
 
 def changed(rel: str) -> StorageError:

@@ -277,8 +277,7 @@ class Job:
                 if not part.exists():
                     return  # this worker's own lease ran out: another one has begun anew
                 record = {"size": part.stat().st_size, "spans": spans}
-                # `_finish` syncs the folders; the core has synced a video.
-                publish(part, path, named=False, synced=output.camera is not None)
+                publish(part, path, named=False)  # `_finish` syncs the folders
             except FileNotFoundError:
                 if part.exists():
                     raise
@@ -299,7 +298,7 @@ class Job:
             return []
         core: Any = importlib.import_module("reelpool._core")
         try:
-            joined = core.concat_videos([os.fsencode(p) for p in paths], os.fsencode(part))
+            joined = core.concat_videos([os.fsencode(p) for p in paths], os.fsencode(part), True)
         except StorageError as error:
             if error.status and error.file == os.fspath(part):  # advice of this program's own
                 raise OSError(error.status, os.strerror(error.status)) from error

@@ -313,8 +313,7 @@ class Source:
         rel = self.video_file(episode, camera)
         try:
             path, size = self.locate(rel)
-            found = core.video_info(path)
-            signature = core.video_signature(os.fsencode(path)).hex()
+            found = core.video_info(path, True)
             shape = self.info.features[camera].get("shape") or ()
             if None not in shape and not {found["width"], found["height"]} <= set(shape):
                 size_text = f"{found['width']} x {found['height']}"
@@ -325,7 +324,7 @@ class Source:
         except (_Fault, ReelpoolError, OSError, MemoryError) as error:
             faults.append(self._fault(rel, error))
             return []
-        return [size, digest, signature, found["samples"]]
+        return [size, digest, found["signature"].hex(), found["samples"]]
 
     def _fault(self, rel: str, error: BaseException) -> str:
         """The file and what is wrong with it in one line, its name once."""
