@@ -10,17 +10,21 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SLICE    (256LL << 20) /* bytes of one copy_file_range */
-#define BUFFER   (256 << 10)   /* bytes of one read and write, which stay in the core's cache */
-#define EARLY    (16LL << 20)  /* bytes after which the disk is set to work */
-#define ATTEMPTS 1000          /* names tried for the unfinished file */
+#define BUFFER   (4 << 20)    /* bytes of one write that goes past the page cache */
+#define CACHED   (256 << 10)  /* bytes of other reads and writes, which stay in the core's cache */
+#define EARLY    (16LL << 20) /* bytes in the page cache after which the disk is set to work */
+#define ALIGN    4096         /* of memory, offset and length of a write past the page cache */
+#define ATTEMPTS 1000         /* names tried for the unfinished file */
 
 struct rp_output {
     char *path, *temp; /* final name; name until then */
     int fd;
-    int64_t size, at; /* bytes promised, written */
-    int64_t begun;    /* bytes that the disk was told of */
-    uint8_t *buffer;  /* [BUFFER], from its first use */
+    bool direct;            /* writes go past the page cache */
+    int64_t size, at;       /* bytes promised, appended */
+    int64_t written, begun; /* bytes that the file has; that the disk was told of */
+    uint8_t *memory;        /* [BUFFER + ALIGN], where the buffer lies */
+    uint8_t *buffer;        /* [BUFFER] in it */
+    size_t held;            /* bytes in the buffer that the file lacks */
     /* pieces to sum up, the caller's: */
     const uint32_t *piece; /* [pieces] bytes of each */
     uint32_t *sum;         /* [pieces] */
@@ -35,7 +39,7 @@ static void dispose(rp_output *output)
     }
     rp_free(output->path);
     rp_free(output->temp);
-    rp_free(output->buffer);
+    rp_free(output->memory);
     rp_free(output);
 }
 
@@ -87,6 +91,29 @@ static rp_status reserve(rp_output *output, struct rp_error *err)
     return RP_OK;
 }
 
+/* A file of some size goes past the page cache where the file system can do that: its bytes are
+ * copied once less, the disk works from the first one on, and what others keep in memory stays
+ * there. */
+static rp_status make_buffer(rp_output *output, struct rp_error *err)
+{
+    output->memory = rp_calloc(BUFFER + ALIGN, 1);
+    if (output->memory == NULL) {
+        RP_FAIL(err, RP_E_NOMEM, "out of memory for a buffer of %d bytes", BUFFER);
+    }
+    output->buffer = output->memory + (ALIGN - (uintptr_t)output->memory % ALIGN);
+    int flags = output->size >= BUFFER ? fcntl(output->fd, F_GETFL) : -1;
+    output->direct = flags >= 0 && fcntl(output->fd, F_SETFL, flags | O_DIRECT) == 0;
+    return RP_OK;
+}
+
+static void leave_direct(rp_output *output)
+{
+    int flags = fcntl(output->fd, F_GETFL);
+    (void)fcntl(output->fd, F_SETFL, flags & ~O_DIRECT); /* the next write tells */
+    output->direct = false;
+    output->begun = output->written;
+}
+
 rp_status rp_output_open(const char *path, int64_t size, rp_output **out, struct rp_error *err)
 {
     rp_output *output = rp_calloc(1, sizeof(*output));
@@ -104,6 +131,9 @@ rp_status rp_output_open(const char *path, int64_t size, rp_output **out, struct
         return status;
     }
     status = size > 0 ? reserve(output, err) : RP_OK;
+    if (status == RP_OK) {
+        status = make_buffer(output, err);
+    }
     if (status != RP_OK) {
         rp_output_abandon(&output);
         return status;
@@ -115,11 +145,67 @@ rp_status rp_output_open(const char *path, int64_t size, rp_output **out, struct
 /* The final fsync then waits for the last bytes only. A hint: where it fails, fsync does it all. */
 static void write_early(rp_output *output, int64_t least)
 {
-    if (output->at - output->begun >= least) {
-        (void)sync_file_range(output->fd, output->begun, output->at - output->begun,
+    if (!output->direct && output->written - output->begun >= least) {
+        (void)sync_file_range(output->fd, output->begun, output->written - output->begun,
                               SYNC_FILE_RANGE_WRITE);
-        output->begun = output->at;
+        output->begun = output->written;
     }
+}
+
+/* Write `len` bytes of the buffer's begin. */
+static rp_status put(rp_output *output, size_t len, struct rp_error *err)
+{
+    for (size_t at = 0; at < len;) {
+        size_t most = output->direct || len - at < CACHED ? len - at : CACHED;
+        ssize_t done = pwrite(output->fd, output->buffer + at, most, (off_t)output->written);
+        if (done < 0 && errno == EINTR) {
+            continue;
+        }
+        if (done < 0 && errno == EINVAL && output->direct) {
+            leave_direct(output); /* the file system wants more, or a write was cut short */
+            continue;
+        }
+        if (done <= 0) { /* 0: no progress and no reason given */
+            return rp_fail_io(err, "write", output->path, done < 0 ? errno : EIO);
+        }
+        at += (size_t)done;
+        output->written += done;
+        write_early(output, EARLY);
+    }
+    return RP_OK;
+}
+
+static size_t room(const rp_output *output)
+{
+    return (output->direct ? BUFFER : CACHED) - output->held;
+}
+
+/* `len` bytes were put behind those held; `room` of them at most. */
+static rp_status take(rp_output *output, size_t len, struct rp_error *err)
+{
+    output->held += len;
+    output->at += (int64_t)len;
+    if (room(output) > 0) {
+        return RP_OK;
+    }
+    RP_TRY(put(output, output->held, err));
+    output->held = 0;
+    return RP_OK;
+}
+
+/* What is held at the end: whole blocks, and the rest through the page cache. */
+static rp_status put_rest(rp_output *output, struct rp_error *err)
+{
+    size_t blocks = output->direct ? output->held / ALIGN * ALIGN : 0;
+    RP_TRY(put(output, blocks, err));
+    if (output->direct) {
+        leave_direct(output);
+    }
+    memmove(output->buffer, output->buffer + blocks, output->held - blocks);
+    output->held -= blocks;
+    RP_TRY(put(output, output->held, err));
+    output->held = 0;
+    return RP_OK;
 }
 
 void rp_output_sum(rp_output *output, const uint32_t *sizes, int64_t n, uint32_t *sums)
@@ -152,33 +238,22 @@ rp_status rp_output_write(rp_output *output, const void *data, size_t len, struc
     const uint8_t *from = data;
     sum_up(output, from, len);
     while (len > 0) {
-        ssize_t put = pwrite(output->fd, from, len, (off_t)output->at);
-        if (put < 0 && errno == EINTR) {
-            continue;
-        }
-        if (put <= 0) { /* 0: no progress and no reason given */
-            return rp_fail_io(err, "write", output->path, put < 0 ? errno : EIO);
-        }
-        from += put;
-        len -= (size_t)put;
-        output->at += put;
+        size_t piece = len < room(output) ? len : room(output);
+        memcpy(output->buffer + output->held, from, piece);
+        RP_TRY(take(output, piece, err));
+        from += piece;
+        len -= piece;
     }
-    write_early(output, EARLY);
     return RP_OK;
 }
 
-/* Copy what the kernel would not, or what is summed up on its way. */
-static rp_status copy_by_hand(rp_output *output, int fd, const char *path, int64_t offset,
-                              int64_t len, struct rp_error *err)
+static rp_status copy(rp_output *output, int fd, const char *path, int64_t offset, int64_t len,
+                      struct rp_error *err)
 {
-    if (output->buffer == NULL) {
-        output->buffer = rp_calloc(BUFFER, 1);
-        if (output->buffer == NULL) {
-            RP_FAIL(err, RP_E_NOMEM, "out of memory for a buffer of %d bytes", BUFFER);
-        }
-    }
     while (len > 0) {
-        ssize_t got = pread(fd, output->buffer, len < BUFFER ? (size_t)len : BUFFER, (off_t)offset);
+        size_t most = room(output) < CACHED ? room(output) : CACHED;
+        uint8_t *to = output->buffer + output->held;
+        ssize_t got = pread(fd, to, len < (int64_t)most ? (size_t)len : most, (off_t)offset);
         if (got < 0 && errno == EINTR) {
             continue;
         }
@@ -191,37 +266,10 @@ static rp_status copy_by_hand(rp_output *output, int fd, const char *path, int64
             rp_error_at_file(err, path, offset, len);
             return code;
         }
-        RP_TRY(rp_output_write(output, output->buffer, (size_t)got, err));
+        sum_up(output, to, (size_t)got);
+        RP_TRY(take(output, (size_t)got, err));
         offset += got;
         len -= got;
-    }
-    return RP_OK;
-}
-
-static bool means_full(int code)
-{
-    return code == ENOSPC || code == EDQUOT || code == EFBIG;
-}
-
-static rp_status copy_range(rp_output *output, int fd, const char *path, int64_t offset,
-                            int64_t len, struct rp_error *err)
-{
-    while (len > 0) {
-        off_t from = offset, to = output->at;
-        ssize_t put =
-            copy_file_range(fd, &from, output->fd, &to, (size_t)(len < SLICE ? len : SLICE), 0);
-        if (put < 0 && errno == EINTR) {
-            continue;
-        }
-        if (put < 0 && means_full(errno)) {
-            return rp_fail_io(err, "write", output->path, errno);
-        }
-        if (put <= 0) { /* other file systems, or an error that reading or writing will name */
-            return copy_by_hand(output, fd, path, offset, len, err);
-        }
-        offset += put;
-        len -= put;
-        output->at += put;
     }
     return RP_OK;
 }
@@ -231,11 +279,8 @@ rp_status rp_output_copy(rp_output *output, rp_files *files, int i, int64_t offs
 {
     int fd;
     RP_TRY(rp_files_acquire(files, i, &fd, err));
-    const char *path = rp_files_path(files, i);
-    rp_status status = output->pieces > 0 ? copy_by_hand(output, fd, path, offset, len, err)
-                                          : copy_range(output, fd, path, offset, len, err);
+    rp_status status = copy(output, fd, rp_files_path(files, i), offset, len, err);
     rp_files_release(files, i);
-    write_early(output, EARLY);
     int64_t size;
     return status == RP_OK ? rp_files_size(files, i, &size, err)
                            : status; /* not changed under us */
@@ -271,6 +316,7 @@ static rp_status finish(rp_output *output, bool later, struct rp_error *err)
         rp_error_at_file(err, output->path, -1, -1);
         return code;
     }
+    RP_TRY(put_rest(output, err));
     if (later) {
         write_early(output, 1);
     }

@@ -116,8 +116,7 @@ RP_CHECKED rp_status rp_output_write(rp_output *output, const void *data, size_t
  * outlive the pieces. Thread: one at a time. Blocks: never. Errors: none. */
 void rp_output_sum(rp_output *output, const uint32_t *sizes, int64_t n, uint32_t *sums);
 
-/* Append the bytes [offset, offset + len) of file i, inside the kernel where it can and nothing is
- * summed up.
+/* Append the bytes [offset, offset + len) of file i.
  * Thread: one at a time. Blocks: on the disk. Errors: RP_E_IO; as rp_files_read for the source. */
 RP_CHECKED rp_status rp_output_copy(rp_output *output, rp_files *files, int i, int64_t offset,
                                     int64_t len, struct rp_error *err);

@@ -21,6 +21,7 @@ from .verify_mp4 import durations
 from .video import VideoDecoder
 
 SAMPLES_AT_ONCE = 512  # coded pictures per step of level "decode"
+_SPOT_BYTES = 16 << 20  # of pictures that are decoded together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,14 +183,27 @@ class VideoFile:
         rank = np.full(len(self.samples), -1, np.int64)
         rank[self.shown] = np.arange(len(self.shown))
         decoder = VideoDecoder(self.path)
-        for at in sorted(self._spots(spot)):
-            if self.beyond[self.sample[at]]:
-                continue  # reported as cut off
+        # Those that are beyond its end are reported as cut off.
+        spots = [at for at in sorted(self._spots(spot)) if not self.beyond[self.sample[at]]]
+        picture = 3 * decoder.metadata.height * decoder.metadata.width
+        some = max(1, _SPOT_BYTES // max(1, picture))
+        while spots and self._read_all(decoder, rank[self.sample[spots[:some]]]):
+            spots = spots[some:]
+        for at in spots:
             with collecting(self.faults, "index", self.meta.root, file=self.rel,
                             camera=self.camera, episode=int(self.episode[at]),
                             frame=int(self.frame[at])):  # fmt: skip
                 self._read(decoder, int(rank[self.sample[at]]), at)
                 self.pictures += 1
+
+    def _read_all(self, decoder: VideoDecoder, numbers: np.ndarray) -> bool:
+        """Read several pictures at once; False if one of them cannot be read."""
+        try:
+            decoder.read(numbers)
+        except ReelpoolError:
+            return False
+        self.pictures += len(numbers)
+        return True
 
     def _read(self, decoder: VideoDecoder, number: int, at: int) -> None:
         try:

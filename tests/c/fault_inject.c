@@ -125,7 +125,7 @@ ssize_t __wrap_pwrite(int fd, const void *from, size_t n, off_t offset);
 ssize_t __wrap_pwrite(int fd, const void *from, size_t n, off_t offset)
 {
     bool faulty = fails(RP_FAULT_WRITE);
-    if (faulty && write_fails(0)) {
+    if (faulty && write_fails((fcntl(fd, F_GETFL) & O_DIRECT) != 0 ? EINVAL : 0)) {
         return -1;
     }
     return __real_pwrite(fd, from, faulty ? short_of(n) : n, offset);

@@ -28,7 +28,7 @@ enum rp_fault_write {
     RP_FAULT_WRITE_FULL = 0, /* ENOSPC */
     RP_FAULT_WRITE_EINTR,    /* once; a caller that retries succeeds */
     RP_FAULT_WRITE_SHORT,    /* half of what was asked for; fallocate succeeds */
-    RP_FAULT_WRITE_UNABLE    /* the file system cannot copy or reserve; pwrite succeeds */
+    RP_FAULT_WRITE_UNABLE    /* it cannot copy, reserve, or write past the cache; else it can */
 };
 
 struct rp_fault {

@@ -171,6 +171,33 @@ RP_TEST(pieces_are_summed_up_on_their_way)
     end(&files);
 }
 
+/* Files around the size of the buffer, and one that ends with a whole block. */
+RP_TEST(any_length_is_written_exactly)
+{
+    static const int64_t lengths[] = {
+        0, 1, 4095, 4096, LEN, 4 << 20, (4 << 20) - 1, (4 << 20) + 1, (4 << 20) + 4096, 8 << 20};
+    rp_files *files = begin();
+    for (size_t k = 0; k < sizeof(lengths) / sizeof(lengths[0]); k++) {
+        rp_output *output = NULL;
+        REQUIRE_OK(rp_output_open(target, lengths[k], &output, &err), &err);
+        for (int64_t left = lengths[k]; left > 0;) {
+            int64_t some = left < LEN ? left : LEN;
+            REQUIRE_OK(rp_output_copy(output, files, 1, 0, some, &err), &err);
+            left -= some;
+        }
+        REQUIRE_OK(rp_output_commit(&output, k % 2 == 0, &err), &err);
+        size_t len = 0;
+        uint8_t *data = rp_read_file(target, &len);
+        REQUIRE(data != NULL);
+        REQUIRE(CHECK_EQ(len, lengths[k]));
+        for (size_t at = 0; at < len; at += LEN) {
+            CHECK_MEM(data + at, bytes[1], len - at < LEN ? len - at : LEN);
+        }
+        free(data);
+    }
+    end(&files);
+}
+
 RP_TEST(other_file_systems)
 {
     if (access("/dev/shm", W_OK) != 0) {
@@ -245,7 +272,9 @@ RP_TEST(no_failed_write_passes_unseen)
         (void)CHECK_STATUS(status, met ? RP_E_IO : RP_OK, &err);
         (void)CHECK_EQ(files_left(), met ? 2 : 3);
     }
-    (void)CHECK_EQ(calls - 1, 9); /* reserve, head, four ranges, sync, name, sync the folder */
+    /* reserve, a buffer, whole blocks, the rest, sync, name, sync the folder; more where the file
+     * system knows no writes past the page cache */
+    (void)CHECK(calls - 1 >= 7);
     end(&files);
 }
 
@@ -271,7 +300,8 @@ RP_TEST(failures_are_named)
     (void)CHECK_CONTAINS(err.what, "truncated");
     (void)CHECK_STR(err.file, names[0]);
     rp_error_clear(&err);
-    (void)CHECK_STATUS(rp_output_commit(&output, false, &err), RP_E_FORMAT, &err); /* 3 of 5 bytes */
+    (void)CHECK_STATUS(rp_output_commit(&output, false, &err), RP_E_FORMAT,
+                       &err); /* 3 of 5 bytes */
     (void)CHECK(output == NULL);
     (void)CHECK_EQ(files_left(), 2);
     rp_output_abandon(&output);

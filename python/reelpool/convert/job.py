@@ -27,6 +27,7 @@ from .work import LIFE_S, WorkFolder
 _POLL_S = 0.1  # at most: the wait for another worker's item grows with its duration
 _FIRST_POLL_S = 0.002
 _SYNCS = 8
+_BATCHES = 16  # at least, where there are so many episodes: the last to end should be short
 _TABLE_COST = 25
 _SPOT_EPISODES = 8  # whose first and last pictures a quick validation decodes
 SPARE_BYTES = 64 << 20  # for metadata and the file system's own
@@ -83,6 +84,10 @@ class Job:
         self._source: Source | None = None
         self._scans: list[tuple[str, int, int]] = []
         self._manifest: dict | None = None
+        self._outputs: list[plan.Output] = []
+        self._made: dict[str, dict] = {}  # records of files whose bytes may not be on the disk yet
+        self._left = 0  # files that were not done when the plan was settled
+        self.when_made: Callable[[], Any] = lambda: None  # called when so many are made
 
     @property
     def source(self) -> Source:
@@ -149,7 +154,7 @@ class Job:
             "target": options.target.name,
             "metadata": self.source.meta_digests(),
             "options": {"data": options.data_mb, "video": options.video_mb},
-            "episodes_per_batch": options.episodes_per_batch,
+            "episodes_per_batch": min(options.episodes_per_batch, -(-len(self.source) // _BATCHES)),
         }
         found = self.folder.settle("request.json", wanted)
         for key in ("format", "dataset", "target", "metadata", "options"):
@@ -178,19 +183,24 @@ class Job:
 
     def scanned(self) -> list[dict]:
         """What all batches found. Raises FormatError that names every bad episode."""
-        found, faults = [], []
+        found: list[dict] = []
+        faults: list[tuple[int, str]] = []
+        outdated: list[str] = []
         for item, first, stop in self._scans:
             record = self.folder.done(item)
             if record is None:
-                raise Outdated(item)
+                outdated.append(item)
+                continue
             bad = [(first + i, text) for i, e in enumerate(record) for text in e.get("faults", ())]
             if bad:
                 self.folder.forget(item)  # looked at again when the user has mended it
                 faults += bad
             elif not self._same_sizes(record, first, stop):
                 self.folder.forget(item)
-                raise Outdated(item)
+                outdated.append(item)
             found += record
+        if outdated:  # all of them are known: the phase runs again once, not once for each
+            raise Outdated(outdated[0])
         if faults:
             raise bad_episodes(self.options.name, faults)
         return found
@@ -209,7 +219,9 @@ class Job:
         if found != _as_json(manifest):
             text = f"{options.work}: the source has changed since the plan was made"
             raise make_error(StateError, f"{text}\n  Remove that folder and {options.built}")
-        self._manifest = found
+        self._manifest, self._outputs = found, plan.outputs_of(found)
+        done = self.folder.done_items()
+        self._left = sum(output.item not in done for output in self._outputs)
         with storing(options.built):
             options.built.mkdir(exist_ok=True)
         self._check_space()
@@ -217,7 +229,7 @@ class Job:
 
     def outputs(self) -> list[plan.Output]:
         """The files to make; none before the plan is settled."""
-        return plan.outputs_of(self._manifest) if self._manifest else []
+        return self._outputs
 
     def write_steps(self) -> list[str]:
         """Items of the second phase, the longest first: the last to end should be short."""
@@ -258,8 +270,15 @@ class Job:
             return False
         return record is not None and record["size"] == size
 
+    def all_made(self, done: set[str]) -> bool:
+        """Whether every new file is there in full: done, or made here and on its way to the disk.
+        """
+        made = set(self._made)
+        return all(o.item in done or o.item in made for o in self.outputs())
+
     def write(self, item: str) -> None:
         """Make one new file; the item stays pending if another worker took it over meanwhile.
+        It has its name once it is whole, and is done once it is on the disk.
 
         Raises FormatError, StorageError, StateError; leaves no part.
         """
@@ -277,11 +296,21 @@ class Job:
                 if not part.exists():
                     return  # this worker's own lease ran out: another one has begun anew
                 record = {"size": part.stat().st_size, "spans": spans}
-                publish(part, path, named=False)  # `_finish` syncs the folders
+                if _name_early(part, path):
+                    self._made[item] = record
+                    if len(self._made) >= self._left:
+                        self.when_made()
+                    sync(part)
+                else:
+                    publish(part, path, named=False)
             except FileNotFoundError:
+                self._made.pop(item, None)
                 if part.exists():
                     raise
                 return
+            except BaseException:
+                self._made.pop(item, None)
+                raise
             finally:
                 part.unlink(missing_ok=True)
         self.folder.finish(item, record)
@@ -345,47 +374,66 @@ class Job:
 
     # -- the end --
 
-    def finish(self, steps: Callable[[int], Any] | None = None) -> None:
+    def finish(
+        self,
+        steps: Callable[[int], Any] | None = None,
+        rest: Callable[[], None] = lambda: None,
+    ) -> None:
         """Metadata, validation, swap: by one process, the others wait. `steps`: as `progress` of
-        `verify.check`. Raises FormatError.
+        `verify.check`. `rest` returns when no item is under way here, and raises what went wrong:
+        until then files that are made need not be done. Raises FormatError.
         """
         while not self.complete():
             if self.folder.claim("finish"):
                 try:
                     if not self.complete():
-                        self._finish(steps)
+                        self._finish(steps, rest)
                         self._keep_sums()
                 finally:
                     self.folder.release("finish")
                 self._tidy()
                 return
+            rest()
             if self.stopped.wait(_POLL_S):
                 return
 
-    def _finish(self, steps: Callable[[int], Any] | None) -> None:
-        options, outputs = self.options, self.outputs()
-        lost = [o for o in outputs if not self.intact(o)]
+    def _check_intact(self, made: dict[str, dict], rest: Callable[[], None]) -> None:
+        """Raises Outdated where a file is neither `made` nor done."""
+        lost = [o for o in self.outputs() if o.item not in made and not self.intact(o)]
         if lost:
+            rest()
             for output in lost:
                 self.folder.forget(output.item)
+            self._made.clear()
             raise Outdated(lost[0].path)
-        built = options.built
-        records = {o.item: self.folder.done(o.item) for o in outputs if o.camera is not None}
+
+    def _finish(self, steps: Callable[[int], Any] | None, rest: Callable[[], None]) -> None:
+        options, outputs = self.options, self.outputs()
+        built, made = options.built, dict(self._made)
+        self._check_intact(made, rest)
+        records = {
+            o.item: made.get(o.item) or self.folder.done(o.item)
+            for o in outputs
+            if o.camera is not None
+        }
         sizes = {
             "data_files_size_in_mb": options.data_mb,
             "video_files_size_in_mb": options.video_mb,
         }
         metadata.write_meta(self.source, built, outputs, records, sizes)
-        with storing(built):
+        with storing(built), ThreadPoolExecutor(_SYNCS) as threads:
+            files = [*(built / "meta").rglob("*"), *built.iterdir()]
+            synced = threads.map(sync, [p for p in files if p.is_file()])
+            self.check(steps)  # while the disk works
+            rest()
+            list(synced)
+            self._check_intact({}, rest)
             for left in [p for p in built.rglob("*") if p.is_file()]:
                 if left.name.endswith(PART):
                     left.unlink(missing_ok=True)
-        self.check(steps)
+            folders = [built, *(p for p in built.rglob("*") if p.is_dir())]
+            list(threads.map(sync, folders))  # the file system joins their commits
         with storing(built):
-            with ThreadPoolExecutor(_SYNCS) as threads:  # the file system joins their commits
-                folders = [built, *(p for p in built.rglob("*") if p.is_dir())]
-                files = [*(built / "meta").rglob("*"), *built.iterdir()]
-                list(threads.map(sync, folders + [p for p in files if p.is_file()]))
             if options.out is None:
                 swap.swap(options.target, built, options.old)
             else:
@@ -396,16 +444,19 @@ class Job:
         """Keep the check sums of the new videos, for readers to compare with."""
         from .. import sums
 
-        for output in self.outputs():
+        def keep(output: plan.Output) -> str | None:
             try:
                 found = sums.parse(self._sums_of(output.item).read_bytes())
                 if found.is_of(self.options.target / output.path):
                     sums.store(found)
             except (FileNotFoundError, FormatError):
-                continue  # a table, or lost with the power: `reelpool verify` can make them
+                pass  # a table, or lost with the power: `reelpool verify` can make them
             except (OSError, StorageError) as error:
-                self.notes.append(f"check sums are not kept: {error}")
-                return
+                return f"check sums are not kept: {error}"
+            return None
+
+        with ThreadPoolExecutor(_SYNCS) as threads:  # the file system joins their commits
+            self.notes += [note for note in threads.map(keep, self.outputs()) if note][:1]
 
     def check(self, steps: Callable[[int], Any] | None = None) -> None:
         """Validate the built dataset before it takes the other's place. Raises FormatError."""
@@ -445,6 +496,19 @@ class Job:
             for folder in (work, work.parent):
                 with contextlib.suppress(OSError):  # gone, or not empty: another dataset's plan
                     folder.rmdir()
+
+
+def _name_early(part: Path, path: Path) -> bool:
+    """Give a file its name before its bytes are on the disk, in nobody's place: False if there is
+    one already, that may be another worker's and done, or the file system has no links.
+    """
+    try:
+        os.link(part, path)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return False
+    return True
 
 
 def _cost(output: plan.Output) -> int:

@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -143,10 +143,12 @@ def _run_phases(job: Job, pool: _Pool, progress: Progress, at_end: bool) -> None
             job.settle_plan()
             sizes = {o.item: o.size for o in job.outputs()}
             report = _reporter("write", sizes, progress, job.under_way)
-            pool.run(job.write_steps(), job.write, report)
-            if at_end and not job.overtaken():
-                progress("check", 0, 0)
-                job.finish(lambda total: _Steps(total, progress))
+            with pool.running(job.write_steps(), job.write, report, job.all_made) as rest:
+                if not at_end:
+                    rest()
+                elif not job.overtaken():
+                    progress("check", 0, 0)
+                    job.finish(lambda total: _Steps(total, progress), rest)
             return
         except Outdated as error:
             if job.overtaken():
@@ -200,6 +202,20 @@ class _Pool:
         self, items: list[str], step: Callable[[str], None], report: Callable[[set[str]], None]
     ) -> None:
         """Return when all items are done. The first error of a worker stops all, and is raised."""
+        with self.running(items, step, report, lambda done: False) as rest:
+            rest()
+
+    @contextlib.contextmanager
+    def running(
+        self,
+        items: list[str],
+        step: Callable[[str], None],
+        report: Callable[[set[str]], None],
+        enough: Callable[[set[str]], bool],
+    ) -> Iterator[Callable[[], None]]:
+        """The body runs as soon as `enough(items done)`, or all are done; it gets what waits for
+        the latter, and raises what the first failing worker raised.
+        """
         job = self._job
         done = job.folder.done_items()
         left = sum(item not in done for item in items)
@@ -209,14 +225,27 @@ class _Pool:
             workers: Any = _Processes(job, items, step, count, self._threads)
         else:
             workers = _Threads(job, items, step, count)
+
+        def rest() -> None:
+            while not workers.wait(_POLL_S):
+                pass
+            workers.stop()
+            workers.raise_first()
+
         try:
             report(done)
             while not workers.wait(_POLL_S):
-                report(job.folder.done_items())
+                done = job.folder.done_items()
+                if enough(done):
+                    break
+                report(done)
+            else:
+                rest()
+            report(done | set(items))
+            yield rest
+            rest()
         finally:
             workers.stop()
-        report(job.folder.done_items() | set(items))
-        workers.raise_first()
 
 
 class _Threads:
@@ -225,9 +254,12 @@ class _Threads:
     def __init__(self, job: Job, items: list[str], step: Callable, count: int) -> None:
         self._job, self._items, self._step = job, items, step
         self._errors: list[BaseException] = []
-        self._ended = threading.Semaphore(0)
-        self._left = max(1, min(count, len(items)))
-        self._threads = [threading.Thread(target=self._work) for _ in range(self._left)]
+        self._ended = threading.Semaphore(0)  # something to look at: perhaps the end
+        self._over: list[None] = []  # one of each thread that has ended
+        job.when_made = self._ended.release
+        self._threads = [
+            threading.Thread(target=self._work) for _ in range(max(1, min(count, len(items))))
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -238,17 +270,21 @@ class _Threads:
             self._errors.append(error)
             self._job.stopped.set()
         finally:
+            self._over.append(None)
             self._ended.release()
 
+    def _all_over(self) -> bool:
+        return len(self._over) == len(self._threads)
+
     def wait(self, timeout_s: float) -> bool:
-        """True when all threads have ended."""
-        if self._ended.acquire(timeout=timeout_s):
-            self._left -= 1
-        return self._left == 0
+        """True when all threads have ended. May return early."""
+        if not self._all_over():
+            self._ended.acquire(timeout=timeout_s)
+        return self._all_over()
 
     def stop(self) -> None:
         """End them after the item at work."""
-        if self._left:
+        if not self._all_over():
             self._job.stopped.set()
         for thread in self._threads:
             thread.join()

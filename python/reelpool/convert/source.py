@@ -207,10 +207,11 @@ class Source:
         """(the episode's table, its bytes, their SHA-256); a small file is read once."""
         path, size = self.locate(self.data_file(episode))
         if size > _WHOLE:
-            return pq.ParquetFile(path), *file_digest(path)
+            return pq.ParquetFile(path, pre_buffer=False), *file_digest(path)
         with open(path, "rb", buffering=0) as stream:
             data = stream.read()
-        return pq.ParquetFile(pa.BufferReader(data)), len(data), hashlib.sha256(data).hexdigest()
+        file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)  # it is in memory already
+        return file, len(data), hashlib.sha256(data).hexdigest()
 
     def rows_of(self, file: pq.ParquetFile) -> pa.Table:
         """All rows of an episode's table in the columns of `schema`, pictures embedded."""
