@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 from ..errors import FormatError, StorageError, make_error
 
 _CLOSE_S = 1e-6  # pictures' times are exact; their seconds are rounded
+_SYNCS = 8
 _SIZE, _FLAGS = 1, 3  # columns of the core's table of samples
 
 
@@ -72,6 +74,27 @@ def check_joined(
         text = f"{final}: the disk gave back other bytes than were written\n  Check the disk"
         raise make_error(StorageError, text, file=final)
     return core.write_sums(os.fspath(part), final, sums)
+
+
+def keep_sums(places: list[tuple[Path, Path]]) -> list[str]:
+    """Keep check sums of new videos for readers to compare with: [(file of sums, new file)].
+    A note where that failed. A table has none; one lost with the power is no failure.
+    """
+    from .. import sums
+
+    def keep(place: tuple[Path, Path]) -> str | None:
+        try:
+            found = sums.parse(place[0].read_bytes())
+            if found.is_of(place[1]):
+                sums.store(found)
+        except (FileNotFoundError, FormatError):
+            pass  # `reelpool verify` can make them
+        except (OSError, StorageError) as error:
+            return f"check sums are not kept: {error}"
+        return None
+
+    with ThreadPoolExecutor(_SYNCS) as threads:  # the file system joins their commits
+        return [note for note in threads.map(keep, places) if note][:1]
 
 
 def _samples(info: dict) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

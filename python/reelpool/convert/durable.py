@@ -66,6 +66,20 @@ def publish(part: Path, path: Path, named: bool = True, synced: bool = False) ->
         sync(path.parent)
 
 
+def name_early(part: Path, path: Path) -> bool:
+    """Give a whole file its name before its bytes are on the disk, beside the name it has. In
+    nobody's place: False where that name is taken, perhaps by one that is on the disk, and where
+    the file system has no links. Raises FileNotFoundError without `part`.
+    """
+    try:
+        os.link(part, path)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return False
+    return True
+
+
 def write_bytes(path: Path, data: bytes, named: bool = True, synced: bool = False) -> None:
     """Make or replace a file in one step, `named` and `synced` as in `publish`. Raises
     StorageError.

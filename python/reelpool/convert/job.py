@@ -18,9 +18,9 @@ from typing import Any
 
 from ..errors import FormatError, ReelpoolError, StateError, StorageError, make_error
 from . import metadata, plan, swap
-from .copies import check_joined
+from .copies import check_joined, keep_sums
 from .data_files import write_data
-from .durable import PART, publish, storing, sync
+from .durable import PART, name_early, publish, storing, sync
 from .source import STATS_FILE, Source, bad_episodes, check_sizes, read_version
 from .work import LIFE_S, WorkFolder
 
@@ -271,8 +271,7 @@ class Job:
         return record is not None and record["size"] == size
 
     def all_made(self, done: set[str]) -> bool:
-        """Whether every new file is there in full: done, or made here and on its way to the disk.
-        """
+        """Whether every new file is whole: done, or made here and on its way to the disk."""
         made = set(self._made)
         return all(o.item in done or o.item in made for o in self.outputs())
 
@@ -296,7 +295,7 @@ class Job:
                 if not part.exists():
                     return  # this worker's own lease ran out: another one has begun anew
                 record = {"size": part.stat().st_size, "spans": spans}
-                if _name_early(part, path):
+                if name_early(part, path):
                     self._made[item] = record
                     if len(self._made) >= self._left:
                         self.when_made()
@@ -388,7 +387,9 @@ class Job:
                 try:
                     if not self.complete():
                         self._finish(steps, rest)
-                        self._keep_sums()
+                        target, outputs = self.options.target, self.outputs()
+                        new = [(self._sums_of(o.item), target / o.path) for o in outputs]
+                        self.notes += keep_sums(new)
                 finally:
                     self.folder.release("finish")
                 self._tidy()
@@ -440,24 +441,6 @@ class Job:
                 os.rename(built, options.out)
                 sync(options.out.parent)
 
-    def _keep_sums(self) -> None:
-        """Keep the check sums of the new videos, for readers to compare with."""
-        from .. import sums
-
-        def keep(output: plan.Output) -> str | None:
-            try:
-                found = sums.parse(self._sums_of(output.item).read_bytes())
-                if found.is_of(self.options.target / output.path):
-                    sums.store(found)
-            except (FileNotFoundError, FormatError):
-                pass  # a table, or lost with the power: `reelpool verify` can make them
-            except (OSError, StorageError) as error:
-                return f"check sums are not kept: {error}"
-            return None
-
-        with ThreadPoolExecutor(_SYNCS) as threads:  # the file system joins their commits
-            self.notes += [note for note in threads.map(keep, self.outputs()) if note][:1]
-
     def check(self, steps: Callable[[int], Any] | None = None) -> None:
         """Validate the built dataset before it takes the other's place. Raises FormatError."""
         from .. import verify
@@ -496,19 +479,6 @@ class Job:
             for folder in (work, work.parent):
                 with contextlib.suppress(OSError):  # gone, or not empty: another dataset's plan
                     folder.rmdir()
-
-
-def _name_early(part: Path, path: Path) -> bool:
-    """Give a file its name before its bytes are on the disk, in nobody's place: False if there is
-    one already, that may be another worker's and done, or the file system has no links.
-    """
-    try:
-        os.link(part, path)
-    except FileNotFoundError:
-        raise
-    except OSError:
-        return False
-    return True
 
 
 def _cost(output: plan.Output) -> int:

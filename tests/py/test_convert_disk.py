@@ -1,0 +1,137 @@
+"""While new files are on their way to the disk they are validated, but no names exchanged."""
+
+import errno
+import os
+import shutil
+import threading
+
+import pytest
+from convert_sets import tree, write_clips
+from reelpool.convert import durable, job
+from reelpool.convert.job import Job, Options
+from reelpool.convert.run import convert
+from reelpool.errors import StorageError
+
+
+def options(root, **changes):
+    return Options(root=root, name=root.name, **changes)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """(source, files of its conversion)."""
+    base = tmp_path_factory.mktemp("reference")
+    source = write_clips(base / "arm")
+    convert(options(source, out=base / "out"))
+    return source, tree(base / "out")
+
+
+def is_new_file(path):
+    """Whether it is one of the new dataset that has no record yet."""
+    return "arm_v30" in str(path) and str(path).endswith(durable.PART)
+
+
+def test_validation_does_not_wait_for_the_disk_but_the_swap_does(tmp_path, reference, monkeypatch):
+    source, wanted = reference
+    root = shutil.copytree(source, tmp_path / "arm")
+    began, synced = threading.Event(), []
+    real_check, real_swap = Job.check, job.swap.swap
+
+    def sync(path):
+        if is_new_file(path):
+            assert began.wait(60)
+            synced.append(path)
+        durable.sync(path)
+
+    def check(self, steps):
+        assert not synced and not self.folder.done_items() & {o.item for o in self.outputs()}
+        began.set()
+        real_check(self, steps)
+
+    def swap(target, built, old):
+        assert len(synced) == 10
+        assert not list(built.rglob(f"*{durable.PART}"))
+        real_swap(target, built, old)
+
+    monkeypatch.setattr(job, "sync", sync)
+    monkeypatch.setattr(Job, "check", check)
+    monkeypatch.setattr(job.swap, "swap", swap)
+    assert convert(options(root), threads=10).files == 10
+    assert tree(root) == wanted
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_disk_that_fails_at_the_end_replaces_nothing(tmp_path, reference, monkeypatch, links):
+    """Files may have their names, but no item is done: all of them are made again."""
+    source, wanted = reference
+    root = shutil.copytree(source, tmp_path / "arm")
+    real, failed = durable.sync, []
+
+    def sync(path):
+        if is_new_file(path):
+            failed.append(path)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(path)
+
+    def link(one, other):
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(job, "sync", sync)
+    monkeypatch.setattr(durable, "sync", sync)  # where there are no links, `publish` calls it
+    if not links:
+        monkeypatch.setattr(os, "link", link)
+    with pytest.raises(StorageError) as caught:
+        convert(options(root), threads=10)
+    assert caught.value.status == errno.EIO and failed
+    assert tree(root) == tree(source)
+    left = {p.name for p in root.with_name("arm_v30").rglob("*.*")}
+    assert not [name for name in left if name.endswith(durable.PART)]
+    assert bool(left & {"file-000.mp4", "file-000.parquet"}) == links
+    state = tmp_path / "_work/arm/state"
+    assert not [p for p in state.glob("*.done") if not p.name.startswith("scan-")]
+    monkeypatch.undo()
+    assert convert(options(root)).files == 10
+    assert tree(root) == wanted
+
+
+def test_files_are_made_where_there_are_no_links(tmp_path, reference, monkeypatch):
+    source, wanted = reference
+    root = shutil.copytree(source, tmp_path / "arm")
+
+    def link(one, other):
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(os, "link", link)
+    convert(options(root), threads=3)
+    assert tree(root) == wanted
+
+
+def test_a_name_is_given_early_in_nobodys_place(tmp_path):
+    part, path = tmp_path / "a.part", tmp_path / "a"
+    part.write_text("mine")
+    path.write_text("on the disk")
+    assert not durable.name_early(part, path)
+    assert path.read_text() == "on the disk"
+    path.unlink()
+    assert durable.name_early(part, path)
+    assert path.read_text() == "mine"
+    part.unlink()
+    with pytest.raises(FileNotFoundError):
+        durable.name_early(part, path)
+
+
+def test_all_emptied_records_are_found_at_once(tmp_path, reference):
+    """However many there are: a phase is run again a few times at most."""
+    source, wanted = reference
+    root = shutil.copytree(source, tmp_path / "arm")
+    begun = Job(options(root))
+    assert begun.begin()
+    for item in begun.scan_steps():
+        begun.scan(item)
+    begun.folder.close()
+    records = list(begun.folder.state.glob("scan-*.done"))
+    assert len(records) == 6  # batches are small where there are few episodes
+    for path in records:
+        path.write_bytes(b"")
+    convert(options(root))
+    assert tree(root) == wanted
