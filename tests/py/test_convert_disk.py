@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from convert_sets import tree, write_clips
-from reelpool.convert import durable, job
+from reelpool.convert import durable, job, work
 from reelpool.convert.job import Job, Options
 from reelpool.convert.run import convert
 from reelpool.errors import StorageError
@@ -134,4 +134,42 @@ def test_all_emptied_records_are_found_at_once(tmp_path, reference):
     for path in records:
         path.write_bytes(b"")
     convert(options(root))
+    assert tree(root) == wanted
+
+
+@pytest.mark.parametrize("name", ["request.json", "manifest.json"])
+def test_a_plan_that_a_power_cut_emptied_is_made_again(tmp_path, reference, name):
+    source, wanted = reference
+    root = shutil.copytree(source, tmp_path / "arm")
+    begun = Job(options(root))
+    assert begun.begin()
+    for item in begun.scan_steps():
+        begun.scan(item)
+    begun.settle_plan()
+    begun.folder.close()
+    assert (begun.options.work / name).stat().st_size > 0
+    (begun.options.work / name).write_bytes(b"")
+    convert(options(root))
+    assert tree(root) == wanted
+
+
+def test_no_record_of_a_file_before_the_plan_is_on_the_disk(tmp_path, reference, monkeypatch):
+    source, wanted = reference
+    root = shutil.copytree(source, tmp_path / "arm")
+    events = []
+    real_sync, real_finish = work.sync, work.WorkFolder.finish
+
+    def sync(path):
+        real_sync(path)
+        events.append(path.name)
+
+    def finish(self, item, record):
+        events.append(item)
+        real_finish(self, item, record)
+
+    monkeypatch.setattr(work, "sync", sync)
+    monkeypatch.setattr(work.WorkFolder, "finish", finish)
+    convert(options(root), threads=3)
+    first = next(i for i, e in enumerate(events) if e.startswith(("data-", "video-")))
+    assert events[:first][-3:] == ["request.json", "manifest.json", "arm"]
     assert tree(root) == wanted

@@ -312,6 +312,7 @@ class Job:
                 raise
             finally:
                 part.unlink(missing_ok=True)
+            self.folder.secure("request.json", "manifest.json")
         self.folder.finish(item, record)
 
     def _fill(self, output: plan.Output, part: Path) -> list:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import StorageError, make_error
-from .durable import PART, publish, read_json, storing, write_json
+from .durable import PART, publish, read_json, storing, sync, write_json
 
 LIFE_S = 60.0
 _YOUNG_S = 5.0  # a lease without text: its maker died between two system calls
@@ -61,6 +61,8 @@ class WorkFolder:
         self._held: set[Path] = set()
         self._lock = threading.Lock()
         self._stop: threading.Event | None = None
+        self._securing = threading.Lock()
+        self._secured = False
 
     def prepare(self) -> None:
         """Make the folder and see that it can be shared. Raises StorageError."""
@@ -221,20 +223,36 @@ class WorkFolder:
     # -- files that every participant makes alike --
 
     def settle(self, name: str, document: Any) -> Any:
-        """Write `name` unless it is there; the document that is there now."""
+        """Write `name` unless it is there; the document that is there now. It may be lost with the
+        power until `secure`.
+        """
         path = self.path / name
-        found = read_json(path)
+        try:
+            found = read_json(path)
+        except ValueError:  # its bytes were lost with the power
+            found = None
         if found is None:
             part = path.with_name(f"{name}.{self.token}{PART}")
             with storing(path):
                 try:
                     part.write_text(json.dumps(document, separators=(",", ":")) + "\n")
-                    publish(part, path)
+                    publish(part, path, named=False, synced=True)
                 except OSError:
                     part.unlink(missing_ok=True)
                     raise
             found = read_json(path)
         return found
+
+    def secure(self, *names: str) -> None:
+        """Bring settled files to the disk, once for this process: before the first record that
+        makes sense with them only. Blocks until they are there. Raises StorageError.
+        """
+        with self._securing:
+            if not self._secured:
+                for path in (*(self.path / name for name in names), self.path):
+                    with storing(path):
+                        sync(path)
+                self._secured = True
 
 
 def probe_folder(folder: Path, token: str) -> None:
