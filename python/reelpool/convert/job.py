@@ -27,7 +27,6 @@ from .work import LIFE_S, WorkFolder
 _POLL_S = 0.1  # at most: the wait for another worker's item grows with its duration
 _FIRST_POLL_S = 0.002
 _SYNCS = 8
-_BATCHES = 16  # at least, where there are so many episodes: the last to end should be short
 _TABLE_COST = 25
 _SPOT_EPISODES = 8  # whose first and last pictures a quick validation decodes
 SPARE_BYTES = 64 << 20  # for metadata and the file system's own
@@ -154,7 +153,7 @@ class Job:
             "target": options.target.name,
             "metadata": self.source.meta_digests(),
             "options": {"data": options.data_mb, "video": options.video_mb},
-            "episodes_per_batch": min(options.episodes_per_batch, -(-len(self.source) // _BATCHES)),
+            "episodes_per_batch": options.episodes_per_batch,
         }
         found = self.folder.settle("request.json", wanted)
         for key in ("format", "dataset", "target", "metadata", "options"):
