@@ -320,7 +320,8 @@ class _Processes:
         from multiprocessing.connection import wait
 
         running = [(p, c) for p, c in self._workers if p.is_alive()]
-        wait([p.sentinel for p, _ in running], timeout_s)
+        if running:  # for nothing it would wait all the time
+            wait([p.sentinel for p, _ in running], timeout_s)
         for process, connection in self._workers:
             if process.is_alive():
                 continue
