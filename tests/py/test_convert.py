@@ -365,6 +365,17 @@ def test_an_input_that_changes_is_seen(root):
     job.folder.close()
 
 
+def test_command_without_work(root, capsys):
+    assert main(["convert", str(root), "--tolerance-s", "nan"]) == 2
+    convert(options(root))
+    capsys.readouterr()
+    assert main(["convert", str(root), "--dry-run"]) == 0
+    assert capsys.readouterr().out == f"{root} is v3.0\n"
+    (root / "meta/info.json").write_text('{"x": 1')
+    assert main(["convert", str(root), "--out-dir", f"{root}_new"]) == 3
+    assert f"Run: reelpool verify {root}" in capsys.readouterr().err
+
+
 def test_command(root, capsys):
     assert main(["convert", str(root), "--dry-run", "--json"]) == 0
     planned = json.loads(capsys.readouterr().out)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import env
+from ..errors import ReelpoolError, name_dataset
 from . import console
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--validate", choices=("quick", "full"), default="quick",
         help="quick: counts, times, indexes; full: decode every frame")  # fmt: skip
-    add("--tolerance_s", type=float, default=1e-4, metavar="S",
+    add("--tolerance_s", type=console.seconds, default=1e-4, metavar="S",
         help="largest distance from a row's time to its picture (default: 0.0001)")  # fmt: skip
     add(
         "--dry_run",
@@ -134,9 +135,19 @@ def run(args: argparse.Namespace) -> int:
         validate=args.validate,
         tolerance_s=args.tolerance_s,
     )
+    try:
+        return _run(args, options, repo_id, push)
+    except ReelpoolError as error:
+        name_dataset(error, options.name, options.root)
+        raise
+
+
+def _run(args: argparse.Namespace, options: Options, repo_id: str | None, push: bool) -> int:
+    from ..convert import hub
+
     if args.dry_run:
         return _show_plan(args, options)
-    if push:
+    if push and repo_id is not None:
         hub.check_access(repo_id)
     if args.engine == "slurm":
         return _submit(args, options, push)
@@ -148,7 +159,7 @@ def run(args: argparse.Namespace) -> int:
     result = _convert(args, options)
     document = {k: str(v) if isinstance(v, Path) else v for k, v in vars(result).items()}
     text = _summary(result, args.num_workers if args.orchestrate else None)
-    if push:
+    if push and repo_id is not None:
         document["commit"] = hub.push(repo_id, result.target, args.branch)
         text += f"\nPushed to {repo_id}, commit {document['commit']}, tag v3.0"
     console.show(args, text, document)
@@ -284,7 +295,13 @@ def _summary(result: Result, wanted: int | None) -> str:
 
 def _show_plan(args: argparse.Namespace, options: Options) -> int:
     from ..convert.run import dry_run
+    from ..convert.source import read_version
 
+    if options.out is None and read_version(options.root)[0] >= 3:
+        console.show(
+            args, f"{options.root} is v3.0", {"target": str(options.root), "already": True}
+        )
+        return console.OK
     manifest, outputs = dry_run(options, args.max_workers or env.granted_cpus())
     rows = [[o.path, f"{o.first}..{o.stop - 1}", f"{o.size / MIB:.1f} MiB"] for o in outputs]
     total = sum(o.size for o in outputs)
