@@ -97,7 +97,8 @@ class Converter:
 def converter(tmp_path_factory):
     library = tmp_path_factory.mktemp("convert") / "convert.so"
     base = [ROOT / "csrc/base" / f"{name}.c" for name in ("cpu", "error", "memory", "thread")]
-    sources = [*sorted((ROOT / "csrc/convert").glob("*.c")), *base]
+    kernels = [path for part in ("convert", "cuda") for path in (ROOT / "csrc" / part).glob("*.c")]
+    sources = [*sorted(kernels), *base]
     flags = subprocess.run(["pkg-config", "--cflags", "--libs", "libswscale", "libavutil"],
                            capture_output=True, text=True)  # fmt: skip
     if flags.returncode != 0:
