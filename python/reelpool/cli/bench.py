@@ -14,17 +14,7 @@ from ..bench.suite_options import names
 from . import console
 
 MAX_SHEET_ROWS = 6
-
-
-def _count(low: int) -> Any:
-    def parse(text: str) -> int:
-        value = int(text)
-        if value < low:
-            raise argparse.ArgumentTypeError(f"{text} is below {low}")
-        return value
-
-    parse.__name__ = "int"
-    return parse
+_count = console.count
 
 
 def _counts(text: str) -> tuple[int, ...]:
