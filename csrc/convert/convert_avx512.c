@@ -181,6 +181,7 @@ INLINE void picture_u8(const struct rp_image *image, const struct rp_colour *col
     const struct constants k = load_constants(colour);
     struct strip strip;
     for (int y = 0; y < image->height; y += 2) {
+        rp_fetch_rows_ahead(image, y);
         for (int x = 0; x < image->width; x += STRIP) {
             int n = image->width - x < STRIP ? image->width - x : STRIP;
             fill_strip(image, &k, x, y, n, &strip);

@@ -54,6 +54,28 @@ void rp_i420_tail_u8(const struct rp_image *image, const struct rp_colour *colou
 void rp_i420_tail_f32(const struct rp_image *image, const struct rp_colour *colour,
                       const struct rp_planes *out, int x0, int y);
 
+/* Ask for the lines of a later pair of rows: a picture that waited since it was decoded comes from
+ * memory, and its rows are too short for the CPU to see what comes next (a fifth of the time on Zen 4).
+ * Owner: borrowed. Thread: any. Blocks: never. */
+static inline void rp_fetch_rows_ahead(const struct rp_image *image, int y)
+{
+    y += 8;
+    if (y + 1 >= image->height) {
+        return;
+    }
+    const uint8_t *luma = image->plane[0] + y * image->stride[0];
+    const uint8_t *u = image->plane[1] + (y >> 1) * image->stride[1];
+    const uint8_t *v = image->plane[2] + (y >> 1) * image->stride[2];
+    for (int x = 0; x < image->width; x += 64) {
+        __builtin_prefetch(luma + x);
+        __builtin_prefetch(luma + image->stride[0] + x);
+    }
+    for (int x = 0; x < image->width / 2; x += 64) {
+        __builtin_prefetch(u + x);
+        __builtin_prefetch(v + x);
+    }
+}
+
 /* k / 255.0f for k = 0..255. */
 extern const float rp_unit_table[256];
 
