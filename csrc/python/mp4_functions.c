@@ -210,7 +210,8 @@ static rp_status write_planned(const rp_concat *plan, rp_files *files, const cha
     return status;
 }
 
-/* Concatenate n files; *plan and *sums are the caller's, on failure too. Runs without the GIL. */
+/* Concatenate n files, or only plan it (out: NULL, *sums: all 0); *plan and *sums are the caller's,
+ * on failure too. Runs without the GIL. */
 static rp_status concat(const char *const *paths, int n, const char *out, bool later,
                         rp_concat **plan, uint32_t **sums, struct rp_error *err)
 {
@@ -221,9 +222,12 @@ static rp_status concat(const char *const *paths, int n, const char *out, bool l
     if (status == RP_OK) {
         size_t samples = (size_t)rp_concat_samples(*plan);
         *sums = rp_calloc(samples, sizeof(**sums));
-        status = *sums != NULL
-                     ? write_planned(*plan, files, out, later, *sums, err)
-                     : rp_error_set(err, RP_E_NOMEM, "out of memory for %zu check sums", samples);
+        if (*sums == NULL) {
+            status = rp_error_set(err, RP_E_NOMEM, "out of memory for %zu check sums", samples);
+        }
+        else if (out != NULL) {
+            status = write_planned(*plan, files, out, later, *sums, err);
+        }
     }
     rp_files_free(&files);
     return status;
@@ -274,9 +278,11 @@ static const char **borrow_paths(PyObject *tuple)
 static PyObject *concat_videos(PyObject *module, PyObject *args)
 {
     PyObject *list;
-    const char *out;
+    PyObject *out_bytes;
+    char *out = NULL; /* None: only plan */
     int later = 0;
-    if (!PyArg_ParseTuple(args, "O!y|p:concat_videos", &PyList_Type, &list, &out, &later)) {
+    if (!PyArg_ParseTuple(args, "O!O|p:concat_videos", &PyList_Type, &list, &out_bytes, &later) ||
+        (out_bytes != Py_None && PyBytes_AsStringAndSize(out_bytes, &out, NULL) < 0)) {
         return NULL;
     }
     struct module_state *state = PyModule_GetState(module);
@@ -325,5 +331,6 @@ PyMethodDef rp_mp4_functions[] = {
      "the caller syncs it. Per file a dict: `frames` shown, "
      "`start` of the first one in the file (0 unless it\nstarts late), its `offset` in the new "
      "one, `duration` of all, seconds as (numerator,\ndenominator); `sums` CRC-32C of each "
-     "picture as it was read and written, in decode\norder (uint32 bytes)."},
+     "picture as it was read and written, in decode\norder (uint32 bytes). `out` None: nothing is "
+     "written, the sums mean nothing."},
     {NULL, NULL, 0, NULL}};

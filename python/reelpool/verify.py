@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +170,87 @@ def collecting(faults: list[Fault], level: str, root: Path, **known: Any) -> Ite
         faults.append(fault_of(error, level, root, **known))
 
 
+class Check:
+    """A check in two steps, for whoever has the tables before the videos. Arguments as `check`.
+
+    Thread: one at a time. Raises as `check`.
+    """
+
+    def __init__(
+        self,
+        root_or_repo: str | os.PathLike[str],
+        level: str = "index",
+        episodes: Iterable[int] | None = None,
+        jobs: int | None = None,
+        *,
+        root: str | os.PathLike[str] | None = None,
+        revision: str | None = None,
+        tolerance_s: float = 1e-4,
+        sums: bool = True,
+        write_sums: bool = False,
+        spot: int | None = None,
+    ) -> None:
+        from .verify_video import Choices
+
+        if level not in LEVELS:
+            raise ValueError(f"level={level!r}: use {', '.join(LEVELS)}")
+        if tolerance_s <= 0:
+            raise ValueError(f"tolerance_s={tolerance_s}: must be positive")
+        name, self._place = _place(root_or_repo, root)
+        self.report = Report(name, str(self._place or ""), level)  # sorted after `videos`
+        self._revision, self._episodes = revision, episodes
+        self._choices = Choices(
+            decode=level == "decode", tolerance_s=tolerance_s, sums=sums or write_sums,
+            write_sums=write_sums, jobs=jobs or env.granted_cpus(), spot=spot,
+        )  # fmt: skip
+        self._meta: Any = None  # None: it cannot be opened
+        self._chosen = np.zeros(0, np.int64)
+        self._times: dict[int, np.ndarray] = {}  # of the rows, by episode
+
+    def tables(self) -> None:
+        """Metadata and rows; no video need be there."""
+        from . import verify_meta
+        from .metadata import LeRobotDatasetMetadata
+
+        began, report = time.monotonic(), self.report
+        try:
+            meta = LeRobotDatasetMetadata(report.dataset, root=self._place, revision=self._revision)
+        except (NotFoundError, CompatibilityError) as error:
+            if error.file in (None, "meta/info.json"):
+                raise  # there is no dataset that could be checked
+            verify_meta.explain(error, Path(self._place or "."), report)
+        except ReelpoolError as error:
+            if self._place is None or isinstance(error, NotImplementedError):
+                raise
+            verify_meta.explain(error, Path(self._place), report)
+        else:
+            _bring(meta, self._episodes, report.level)
+            report.root, report.version = str(meta.root), str(meta.info.codebase_version)
+            self._chosen = _chosen(meta, self._episodes)
+            self._times = verify_meta.check_meta(meta, self._chosen, report.level, report)
+            self._meta = meta
+        report.seconds += time.monotonic() - began
+
+    def videos(
+        self, progress: Callable[[int], Any] | None = None, files: Container[str] | None = None
+    ) -> None:
+        """After `tables`: that the videos are there, and above "meta" what is in them. `files`:
+        only these, relative to the root; call it again for others.
+        """
+        from . import verify_meta, verify_video
+
+        began, report = time.monotonic(), self.report
+        if self._meta is not None:
+            found = verify_meta.find_videos(self._meta, self._chosen, files, report)
+            if report.level != "meta":
+                verify_video.check_files(
+                    self._meta, self._chosen, found, self._times, report, self._choices,
+                    progress or (lambda total: Progress()),
+                )  # fmt: skip
+        report.faults.sort(key=_order)
+        report.seconds += time.monotonic() - began
+
+
 def check(
     root_or_repo: str | os.PathLike[str],
     level: str = "index",
@@ -197,41 +278,11 @@ def check(
     (its version), StorageError, the errors of a remote root, ValueError for a wrong argument. Files
     of a remote dataset are copied to this machine first; for "meta" those of its tables.
     """
-    from . import verify_meta, verify_video
-    from .metadata import LeRobotDatasetMetadata
-
-    if level not in LEVELS:
-        raise ValueError(f"level={level!r}: use {', '.join(LEVELS)}")
-    if tolerance_s <= 0:
-        raise ValueError(f"tolerance_s={tolerance_s}: must be positive")
-    name, place = _place(root_or_repo, root)
-    began = time.monotonic()
-    report = Report(name, str(place or ""), level)
-    try:
-        meta = LeRobotDatasetMetadata(name, root=place, revision=revision)
-    except (NotFoundError, CompatibilityError) as error:
-        if error.file in (None, "meta/info.json"):
-            raise  # there is no dataset that could be checked
-        verify_meta.explain(error, Path(place or "."), report)
-    except ReelpoolError as error:
-        if place is None or isinstance(error, NotImplementedError):
-            raise
-        verify_meta.explain(error, Path(place), report)
-    else:
-        _bring(meta, episodes, level)
-        report.root, report.version = str(meta.root), str(meta.info.codebase_version)
-        chosen = _chosen(meta, episodes)
-        times = verify_meta.check_meta(meta, chosen, level, report)
-        if level != "meta":
-            verify_video.check_files(
-                meta, chosen, times, report, verify_video.Choices(
-                    decode=level == "decode", tolerance_s=tolerance_s, sums=sums or write_sums,
-                    write_sums=write_sums, jobs=jobs or env.granted_cpus(), spot=spot,
-                ), progress or (lambda total: Progress()),
-            )  # fmt: skip
-    report.faults.sort(key=_order)
-    report.seconds = time.monotonic() - began
-    return report
+    one = Check(root_or_repo, level, episodes, jobs, root=root, revision=revision,
+                tolerance_s=tolerance_s, sums=sums, write_sums=write_sums, spot=spot)  # fmt: skip
+    one.tables()
+    one.videos(progress)
+    return one.report
 
 
 def _order(fault: Fault) -> tuple:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def check_meta(meta: Any, chosen: np.ndarray, level: str, report: Report) -> dic
     _check_stats(meta, report)
     _check_ranges(meta, chosen, report)
     _check_segments(meta, chosen, report)
-    missing = _check_files(meta, chosen, report)
+    missing = _missing_tables(meta, chosen, report)
     report.episodes = len(chosen)
     times: dict[int, np.ndarray] = {}
     columns = meta._columns
@@ -207,19 +208,33 @@ def _check_segments(meta: Any, chosen: np.ndarray, report: Report) -> None:
                 )  # fmt: skip
 
 
-def _check_files(meta: Any, chosen: np.ndarray, report: Report) -> set[int]:
-    """Every file is there; the numbers of the data files that are not."""
+def _missing_tables(meta: Any, chosen: np.ndarray, report: Report) -> set[int]:
+    """The numbers of the data files that are not there."""
     columns = meta._columns
     missing = set()
     for file_id in distinct(columns.data_file_id[chosen]):
         numbers = chosen[columns.data_file_id[chosen] == file_id]
         if not _is_there(meta, columns.data_files[file_id], numbers, None, report):
             missing.add(file_id)
+    return missing
+
+
+def find_videos(
+    meta: Any, chosen: np.ndarray, files: Container[str] | None, report: Report
+) -> list[tuple[str, int]]:
+    """(camera, number) of the chosen episodes' video files (or of those in `files`) that are there;
+    a fault for each other one.
+    """
+    columns = meta._columns
+    found = []
     for key, video in columns.video.items():
         for file_id in distinct(video.file_id[chosen]):
-            numbers = chosen[video.file_id[chosen] == file_id]
-            _is_there(meta, columns.video_files[file_id], numbers, key, report)
-    return missing
+            rel = columns.video_files[file_id]
+            if files is None or rel in files:
+                numbers = chosen[video.file_id[chosen] == file_id]
+                if _is_there(meta, rel, numbers, key, report):
+                    found.append((key, file_id))
+    return found
 
 
 def _is_there(meta: Any, rel: str, numbers: np.ndarray, camera: str | None, report: Report) -> bool:
@@ -271,35 +286,51 @@ def _check_rows(
         _check_rows(meta, part[cut:], level, report, times)
         return
     report.frames += len(table)
+    seconds = table.timestamp.astype(np.float64)
+    with_pictures = level != "meta" and any(
+        meta.features[k]["dtype"] == "image" for k in table.cells
+    )
     for k, number in enumerate(part.tolist()):
         rows = slice(int(table.starts[k]), int(table.starts[k] + table.lengths[k]))
-        times[number] = table.timestamp[rows].astype(np.float64)
-        _check_episode(meta, table, number, rows, report)
-        if level != "meta":
+        times[number] = seconds[rows]
+        if with_pictures:
             _check_images(meta, table, number, rows, level, report)
+    _check_values(meta, table, part, report)
 
 
-def _check_episode(meta: Any, table: Table, number: int, rows: slice, report: Report) -> None:
-    rel = str(meta.get_data_file_path(number))
-    seconds = table.timestamp[rows]
-    count = rows.stop - rows.start
+def _check_values(meta: Any, table: Table, part: np.ndarray, report: Report) -> None:
+    """Row numbers, tasks and times of the episodes `part`, which are all that the table holds."""
+    number = np.arange(len(table)) - np.repeat(table.starts, table.lengths)
+    time = table.timestamp
+    falls = np.diff(time, prepend=np.float32(-1e30)) <= 0
     checks = [
-        ("frame_index", table.frame_index[rows] != np.arange(count),
+        ("frame_index", table.frame_index != number,
          "is not the frame's number in its episode", "frames of the episode are taken for others"),
-        ("task_index", ~np.isin(table.task_index[rows], list(meta._task_names)),
+        ("task_index", ~np.isin(table.task_index, list(meta._task_names)),
          "names no task", "reading the row raises FormatError"),
-        ("timestamp", ~np.isfinite(seconds) | (np.diff(seconds, prepend=np.float32(-1e30)) <= 0),
+        ("timestamp", ~np.isfinite(time) | (falls & (number > 0)),
          "does not rise", "the picture of another moment is read, or none"),
     ]  # fmt: skip
     for column, bad, what, consequence in checks:
-        if bad.any():
-            first = int(np.flatnonzero(bad)[0])
+        for k in _holders(table, bad):
+            rows = slice(int(table.starts[k]), int(table.starts[k] + table.lengths[k]))
+            first, count = int(np.flatnonzero(bad[rows])[0]), int(bad[rows].sum())
             value = getattr(table, column)[rows][first]
+            rel = str(meta.get_data_file_path(int(part[k])))
             report.faults.append(
-                Fault("meta", f"{column} is {value}: {what} ({int(bad.sum())} rows)", consequence,
+                Fault("meta", f"{column} is {value}: {what} ({count} rows)", consequence,
                       f"fetch {rel} again, or leave the episode out (episodes=)", rel,
-                      episode=number, frame=first)
+                      episode=int(part[k]), frame=first)
             )  # fmt: skip
+
+
+def _holders(table: Table, rows: np.ndarray) -> list[int]:
+    """Places in `table.starts` of the episodes that have one of the rows marked."""
+    if not rows.any():
+        return []
+    ends = table.starts + table.lengths
+    marked = np.concatenate([[0], np.cumsum(rows)])
+    return np.flatnonzero(marked[ends] > marked[table.starts]).tolist()
 
 
 def _check_images(

@@ -16,7 +16,7 @@ from . import sums
 from .engine import load_core, picture_size
 from .errors import FormatError, ReelpoolError, StorageError
 from .verify import Fault, Report, collecting, fault_of
-from .verify_meta import distinct, span
+from .verify_meta import span
 from .verify_mp4 import durations
 from .video import VideoDecoder
 
@@ -354,19 +354,17 @@ def _examine(file: VideoFile, choices: Choices, times: dict[int, np.ndarray]) ->
 def check_files(
     meta: Any,
     chosen: np.ndarray,
+    found: list[tuple[str, int]],
     times: dict[int, np.ndarray],
     report: Report,
     choices: Choices,
     progress: Callable[[int], Any],
 ) -> None:
-    """Check the video files of the chosen episodes; adds to `report`."""
-    files = []
-    for camera, video in meta._columns.video.items():
-        for file_id in distinct(video.file_id[chosen]):
-            try:
-                files.append(VideoFile(meta, camera, file_id, chosen))
-            except ReelpoolError:
-                continue  # reported as missing
+    """Check the video files `found` (camera, number) of the chosen episodes; adds to `report`."""
+    files: list[VideoFile] = []
+    for camera, file_id in found:
+        with collecting(report.faults, "index", meta.root, camera=camera):
+            files.append(VideoFile(meta, camera, file_id, chosen))
     threads = ThreadPoolExecutor(max(1, choices.jobs), thread_name_prefix="rp-verify")
     try:
         bar = progress(len(files))

@@ -114,16 +114,16 @@ def test_check_sums_of_the_new_videos_are_kept(root):
 
 
 def test_quick_validation_decodes_some_pictures_full_all(root, monkeypatch):
-    seen, real = [], verify.check
+    seen, real = [], verify.Check
 
     def check(*arguments, **options):
         seen.append((options.get("spot"), real(*arguments, **options)))
         return seen[-1][1]
 
-    monkeypatch.setattr(verify, "check", check)
+    monkeypatch.setattr(verify, "Check", check)
     convert(Options(root=root, name=root.name, out=root.with_name("quick")))
     convert(Options(root=root, name=root.name, out=root.with_name("full"), validate="full"))
-    (spot, quick), (none, full) = seen
+    (spot, quick), (none, full) = ((spot, one.report) for spot, one in seen)
     assert spot == 8 and none is None
     assert 0 < quick.pictures < full.pictures
 

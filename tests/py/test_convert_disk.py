@@ -7,7 +7,9 @@ import threading
 
 import pytest
 from convert_sets import tree, write_clips
+from reelpool import verify
 from reelpool.convert import durable, job, work
+from reelpool.convert.ending import Ending
 from reelpool.convert.job import Job, Options
 from reelpool.convert.run import convert
 from reelpool.errors import StorageError
@@ -35,7 +37,7 @@ def test_validation_does_not_wait_for_the_disk_but_the_swap_does(tmp_path, refer
     source, wanted = reference
     root = shutil.copytree(source, tmp_path / "arm")
     began, synced = threading.Event(), []
-    real_check, real_swap = Job.check, job.swap.swap
+    real_validate, real_swap = Ending.validate, job.swap.swap
 
     def sync(path):
         if is_new_file(path):
@@ -43,10 +45,11 @@ def test_validation_does_not_wait_for_the_disk_but_the_swap_does(tmp_path, refer
             synced.append(path)
         durable.sync(path)
 
-    def check(self, steps):
-        assert not synced and not self.folder.done_items() & {o.item for o in self.outputs()}
+    def validate(self, records):
+        done = self._job.folder.done_items()
+        assert not synced and not done & {o.item for o in self._job.outputs()}
         began.set()
-        real_check(self, steps)
+        real_validate(self, records)
 
     def swap(target, built, old):
         assert len(synced) == 10
@@ -54,7 +57,7 @@ def test_validation_does_not_wait_for_the_disk_but_the_swap_does(tmp_path, refer
         real_swap(target, built, old)
 
     monkeypatch.setattr(job, "sync", sync)
-    monkeypatch.setattr(Job, "check", check)
+    monkeypatch.setattr(Ending, "validate", validate)
     monkeypatch.setattr(job.swap, "swap", swap)
     assert convert(options(root), threads=10).files == 10
     assert tree(root) == wanted
@@ -84,9 +87,9 @@ def test_a_disk_that_fails_at_the_end_replaces_nothing(tmp_path, reference, monk
         convert(options(root), threads=10)
     assert caught.value.status == errno.EIO and failed
     assert tree(root) == tree(source)
-    left = {p.name for p in root.with_name("arm_v30").rglob("*.*")}
-    assert not [name for name in left if name.endswith(durable.PART)]
-    assert bool(left & {"file-000.mp4", "file-000.parquet"}) == links
+    built = root.with_name("arm_v30")
+    assert not list(built.rglob(f"*{durable.PART}"))
+    assert bool([*built.glob("data/*/*"), *built.glob("videos/*/*/*")]) == links
     state = tmp_path / "_work/arm/state"
     assert not [p for p in state.glob("*.done") if not p.name.startswith("scan-")]
     monkeypatch.undo()
@@ -172,4 +175,56 @@ def test_no_record_of_a_file_before_the_plan_is_on_the_disk(tmp_path, reference,
     convert(options(root), threads=3)
     first = next(i for i, e in enumerate(events) if e.startswith(("data-", "video-")))
     assert events[:first][-3:] == ["request.json", "manifest.json", "arm"]
+    assert tree(root) == wanted
+
+
+def test_metadata_and_tables_do_not_wait_for_videos(tmp_path, reference, monkeypatch):
+    """While a video is copied, what is known of the rest is written and judged."""
+    source, wanted = reference
+    root = shutil.copytree(source, tmp_path / "arm")
+    judged, seen = threading.Event(), []
+    real_fill, real_judge, real_videos = Job._fill, Ending._judge_tables, verify.Check.videos
+
+    def fill(self, output, part):
+        if output.camera is not None and output.item == self.write_steps()[-1]:
+            assert judged.wait(60)
+        return real_fill(self, output, part)
+
+    def judge(self):
+        real_judge(self)
+        seen.append(self._check.report.frames)
+        assert not self._job.all_whole(self._job.made())
+
+    def videos(self, progress=None, files=None):
+        real_videos(self, progress, files)
+        seen.append(set(files))
+        judged.set()
+
+    monkeypatch.setattr(Job, "_fill", fill)
+    monkeypatch.setattr(Ending, "_judge_tables", judge)
+    monkeypatch.setattr(verify.Check, "videos", videos)
+    convert(options(root), threads=2)
+    assert seen[0] > 0 and len(seen) > 2
+    files = [rel for some in seen[1:] for rel in some]
+    assert sorted(files) == sorted(rel for rel in wanted if rel.endswith(".mp4"))
+    assert tree(root) == wanted
+
+
+def test_a_video_that_came_out_another_way_is_described_anew(tmp_path, reference, monkeypatch):
+    """What was foreseen of it counts no longer."""
+    source, wanted = reference
+    root = shutil.copytree(source, tmp_path / "arm")
+    real, described = Job.video_records, []
+
+    def records(self):
+        found = real(self)
+        if not described:
+            first = next(iter(found.values()))
+            first["spans"] = [[[1, 7], end] for _, end in first["spans"]]
+        described.append(found)
+        return found
+
+    monkeypatch.setattr(Job, "video_records", records)
+    convert(options(root), threads=2)
+    assert len(described) == 2
     assert tree(root) == wanted

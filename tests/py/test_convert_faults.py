@@ -238,17 +238,18 @@ def test_what_is_in_the_way_stays(root, name):
 
 def test_faults_of_the_result_stop_the_swap(root, monkeypatch):
     """Here: a file that turns bad after it was written."""
-    from reelpool.convert.job import Job
+    from reelpool import verify
 
-    real = Job.check
+    real, rel = verify.Check.videos, f"videos/{TOP}/chunk-000/file-000.mp4"
 
-    def check(self, steps):
-        clip = self.options.built / f"videos/{TOP}/chunk-000/file-000.mp4"
-        clip.write_bytes((CLIPS / "av1.mp4").read_bytes())
-        real(self, steps)
+    def videos(self, progress=None, files=None):
+        if rel in files:
+            clip = root.with_name(f"{root.name}_v30") / rel
+            clip.write_bytes((CLIPS / "av1.mp4").read_bytes())
+        real(self, progress, files)
 
     before = tree(root)
-    monkeypatch.setattr(Job, "check", check)
+    monkeypatch.setattr(verify.Check, "videos", videos)
     with pytest.raises(FormatError, match=r"nothing was replaced(.|\n)*observation\.images\.top"):
         convert(options(root))
     assert tree(root) == before

@@ -11,24 +11,24 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..errors import FormatError, ReelpoolError, StateError, StorageError, make_error
-from . import metadata, plan, swap
+from ..errors import ReelpoolError, StateError, StorageError, make_error
+from . import plan, swap
 from .copies import check_joined, keep_sums
 from .data_files import write_data
 from .durable import PART, name_early, publish, storing, sync
-from .source import STATS_FILE, Source, bad_episodes, check_sizes, read_version
+from .source import Source, bad_episodes, check_sizes, read_version
 from .work import LIFE_S, WorkFolder
+
+if TYPE_CHECKING:
+    from .ending import Ending
 
 _POLL_S = 0.1  # at most: the wait for another worker's item grows with its duration
 _FIRST_POLL_S = 0.002
-_SYNCS = 8
 _TABLE_COST = 25
-_SPOT_EPISODES = 8  # whose first and last pictures a quick validation decodes
 SPARE_BYTES = 64 << 20  # for metadata and the file system's own
 
 
@@ -85,8 +85,7 @@ class Job:
         self._manifest: dict | None = None
         self._outputs: list[plan.Output] = []
         self._made: dict[str, dict] = {}  # records of files whose bytes may not be on the disk yet
-        self._left = 0  # files that were not done when the plan was settled
-        self.when_made: Callable[[], Any] = lambda: None  # called when so many are made
+        self.when_made: Callable[[], Any] = lambda: None  # called when one is made, and when done
 
     @property
     def source(self) -> Source:
@@ -219,8 +218,6 @@ class Job:
             text = f"{options.work}: the source has changed since the plan was made"
             raise make_error(StateError, f"{text}\n  Remove that folder and {options.built}")
         self._manifest, self._outputs = found, plan.outputs_of(found)
-        done = self.folder.done_items()
-        self._left = sum(output.item not in done for output in self._outputs)
         with storing(options.built):
             options.built.mkdir(exist_ok=True)
         self._check_space()
@@ -269,10 +266,17 @@ class Job:
             return False
         return record is not None and record["size"] == size
 
-    def all_made(self, done: set[str]) -> bool:
-        """Whether every new file is whole: done, or made here and on its way to the disk."""
-        made = set(self._made)
-        return all(o.item in done or o.item in made for o in self.outputs())
+    def made(self) -> set[str]:
+        """Items whose files are whole here, but may not be on the disk yet."""
+        return set(self._made)
+
+    def all_whole(self, whole: set[str]) -> bool:
+        """Whether every new file is among those done or made."""
+        return all(o.item in whole for o in self.outputs())
+
+    def tables_whole(self, whole: set[str]) -> bool:
+        """Whether every new table is."""
+        return all(o.item in whole for o in self.outputs() if o.camera is None)
 
     def write(self, item: str) -> None:
         """Make one new file; the item stays pending if another worker took it over meanwhile.
@@ -296,8 +300,7 @@ class Job:
                 record = {"size": part.stat().st_size, "spans": spans}
                 if name_early(part, path):
                     self._made[item] = record
-                    if len(self._made) >= self._left:
-                        self.when_made()
+                    self.when_made()
                     sync(part)
                 else:
                     publish(part, path, named=False)
@@ -313,16 +316,13 @@ class Job:
                 part.unlink(missing_ok=True)
             self.folder.secure("request.json", "manifest.json")
         self.folder.finish(item, record)
+        self.when_made()
 
     def _fill(self, output: plan.Output, part: Path) -> list:
         """Write the file's bytes; [from, to] of each episode as exact fractions, for a video."""
-        source = self.source
-        column = 0 if output.camera is None else 1 + source.cameras.index(output.camera)
-        inputs = (self._manifest or {})["inputs"][output.first : output.stop]
-        planned = [files[column] for files in inputs]
-        paths = check_sizes(source, planned)
+        planned, paths = self._inputs(output)
         if output.camera is None:
-            write_data(source, output.first, planned, part)
+            write_data(self.source, output.first, planned, part)
             return []
         core: Any = importlib.import_module("reelpool._core")
         try:
@@ -336,6 +336,25 @@ class Job:
         sums = check_joined(part, final, paths, planned, joined, read_back=full)
         self._sums_of(output.item).write_bytes(sums)
         return [_span(entry) for entry in joined]
+
+    def _inputs(self, output: plan.Output) -> tuple[list[list], list[str]]:
+        """What the plan says of the sources of a new file, and their paths."""
+        column = 0 if output.camera is None else 1 + self.source.cameras.index(output.camera)
+        inputs = (self._manifest or {})["inputs"][output.first : output.stop]
+        planned = [files[column] for files in inputs]
+        return planned, check_sizes(self.source, planned)
+
+    def video_records(self) -> dict[str, dict]:
+        """{item: record} of the new videos: as made, or as it is going to be."""
+        core: Any = importlib.import_module("reelpool._core")
+        found = {}
+        for output in [o for o in self.outputs() if o.camera is not None]:
+            record = self._made.get(output.item) or self.folder.done(output.item)
+            if record is None:
+                paths = [os.fsencode(path) for path in self._inputs(output)[1]]
+                record = {"spans": [_span(entry) for entry in core.concat_videos(paths, None)]}
+            found[output.item] = record
+        return found
 
     def _sums_of(self, item: str) -> Path:
         """Where a new video's check sums wait for it to be in its place."""
@@ -373,20 +392,17 @@ class Job:
 
     # -- the end --
 
-    def finish(
-        self,
-        steps: Callable[[int], Any] | None = None,
-        rest: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Metadata, validation, swap: by one process, the others wait. `steps`: as `progress` of
-        `verify.check`. `rest` returns when no item is under way here, and raises what went wrong:
-        until then files that are made need not be done. Raises FormatError.
+    def finish(self, ending: Ending, rest: Callable[[], None]) -> None:
+        """Metadata, validation, swap: by one process, the others wait. `rest` returns when no item
+        is under way here, and raises what went wrong: until then files that are made need not be
+        done. Raises FormatError.
         """
         while not self.complete():
             if self.folder.claim("finish"):
                 try:
                     if not self.complete():
-                        self._finish(steps, rest)
+                        ending.prepare()
+                        self._finish(ending, rest)
                         target, outputs = self.options.target, self.outputs()
                         new = [(self._sums_of(o.item), target / o.path) for o in outputs]
                         self.notes += keep_sums(new)
@@ -408,62 +424,22 @@ class Job:
             self._made.clear()
             raise Outdated(lost[0].path)
 
-    def _finish(self, steps: Callable[[int], Any] | None, rest: Callable[[], None]) -> None:
-        options, outputs = self.options, self.outputs()
-        built, made = options.built, dict(self._made)
-        self._check_intact(made, rest)
-        records = {
-            o.item: made.get(o.item) or self.folder.done(o.item)
-            for o in outputs
-            if o.camera is not None
-        }
-        sizes = {
-            "data_files_size_in_mb": options.data_mb,
-            "video_files_size_in_mb": options.video_mb,
-        }
-        metadata.write_meta(self.source, built, outputs, records, sizes)
-        with storing(built), ThreadPoolExecutor(_SYNCS) as threads:
-            files = [*(built / "meta").rglob("*"), *built.iterdir()]
-            synced = threads.map(sync, [p for p in files if p.is_file()])
-            self.check(steps)  # while the disk works
-            rest()
-            list(synced)
-            self._check_intact({}, rest)
+    def _finish(self, ending: Ending, rest: Callable[[], None]) -> None:
+        options, built = self.options, self.options.built
+        self._check_intact(dict(self._made), rest)
+        ending.validate(self.video_records())  # while the disk works
+        rest()
+        self._check_intact({}, rest)
+        with storing(built):
             for left in [p for p in built.rglob("*") if p.is_file()]:
                 if left.name.endswith(PART):
                     left.unlink(missing_ok=True)
-            folders = [built, *(p for p in built.rglob("*") if p.is_dir())]
-            list(threads.map(sync, folders))  # the file system joins their commits
-        with storing(built):
+            ending.sync([built, *(p for p in built.rglob("*") if p.is_dir())])
             if options.out is None:
                 swap.swap(options.target, built, options.old)
             else:
                 os.rename(built, options.out)
                 sync(options.out.parent)
-
-    def check(self, steps: Callable[[int], Any] | None = None) -> None:
-        """Validate the built dataset before it takes the other's place. Raises FormatError."""
-        from .. import verify
-
-        options = self.options
-        full = options.validate == "full"
-        report = verify.check(
-            options.built,
-            "decode" if full else "index",
-            tolerance_s=options.tolerance_s,
-            sums=full,  # `write` has compared all bytes with the sources'
-            spot=None if full else _SPOT_EPISODES,
-            progress=steps,
-        )
-        if any(fault.file == STATS_FILE for fault in report.faults):
-            # Statistics that the source lacks are no fault of the conversion.
-            known = {fault.what for fault in verify.check(options.root, "meta").faults}
-            for fault in [f for f in report.faults if f.file == STATS_FILE and f.what in known]:
-                report.faults.remove(fault)
-                self.notes.append(f"{fault.place()}: {fault.what}, as before")
-        if not report.ok:
-            text = f"{options.name}: the converted dataset has faults; nothing was replaced"
-            raise make_error(FormatError, f"{text}\n{report.text()}", dataset=options.name)
 
     def _tidy(self) -> None:
         """Remove the plan: the dataset is in place. A folder named by the user stays, empty."""

@@ -32,7 +32,7 @@ def write_meta(
     files and folders to the disk. Raises StorageError.
     """
     with storing(root):
-        (root / "meta").mkdir(parents=True, exist_ok=True)
+        (root / "meta").mkdir(exist_ok=True)  # without `root`: another process put it in place
         write_json(root / INFO_FILE, new_info(source, sizes), indent=4, named=False, synced=True)
         _write_table(_tasks_table(source), root / "meta/tasks.parquet")
         _write_episodes(source, root, outputs, records)
@@ -121,8 +121,9 @@ def _numbers(values: np.ndarray) -> pa.Array:
 def _write_table(table: pa.Table, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + PART)
-    pq.write_table(table, part, compression="snappy")
-    publish(part, path, named=False, synced=True)
+    with storing(path):
+        pq.write_table(table, part, compression="snappy")
+        publish(part, path, named=False, synced=True)
 
 
 def _write_episodes(

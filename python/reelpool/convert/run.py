@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import functools
 import importlib
 import multiprocessing
 import os
@@ -22,6 +23,7 @@ from typing import Any
 from .. import env, verify
 from ..errors import ReelpoolError, StateError, make_error
 from . import plan
+from .ending import Ending
 from .job import Job, Options, Outdated
 
 _POLL_S = 0.1
@@ -143,12 +145,13 @@ def _run_phases(job: Job, pool: _Pool, progress: Progress, at_end: bool) -> None
             job.settle_plan()
             sizes = {o.item: o.size for o in job.outputs()}
             report = _reporter("write", sizes, progress, job.under_way)
-            with pool.running(job.write_steps(), job.write, report, job.all_made) as rest:
+            with pool.running(job.write_steps(), job.write, report) as under_way:
                 if not at_end:
-                    rest()
+                    under_way.rest()
                 elif not job.overtaken():
-                    progress("check", 0, 0)
-                    job.finish(lambda total: _Steps(total, progress), rest)
+                    steps = functools.partial(_Steps, progress)
+                    with contextlib.closing(Ending(job, steps, under_way.until)) as ending:
+                        job.finish(ending, under_way.rest)
             return
         except Outdated as error:
             if job.overtaken():
@@ -180,8 +183,9 @@ def _reporter(
 class _Steps(verify.Progress):
     """Tells of the last phase, whose steps are files, or stretches of pictures."""
 
-    def __init__(self, total: int, progress: Progress) -> None:
+    def __init__(self, progress: Progress, total: int) -> None:
         self._done, self._total, self._progress = 0, total, progress
+        progress("check", 0, total)
 
     def update(self) -> None:
         """A step was done."""
@@ -202,19 +206,15 @@ class _Pool:
         self, items: list[str], step: Callable[[str], None], report: Callable[[set[str]], None]
     ) -> None:
         """Return when all items are done. The first error of a worker stops all, and is raised."""
-        with self.running(items, step, report, lambda done: False) as rest:
-            rest()
+        with self.running(items, step, report) as under_way:
+            under_way.until(lambda whole: False)
 
     @contextlib.contextmanager
     def running(
-        self,
-        items: list[str],
-        step: Callable[[str], None],
-        report: Callable[[set[str]], None],
-        enough: Callable[[set[str]], bool],
-    ) -> Iterator[Callable[[], None]]:
-        """The body runs as soon as `enough(items done)`, or all are done; it gets what waits for
-        the latter, and raises what the first failing worker raised.
+        self, items: list[str], step: Callable[[str], None], report: Callable[[set[str]], None]
+    ) -> Iterator[_UnderWay]:
+        """Do the items while the body runs, which waits for them as it likes; at its end all are
+        done. Raises what the first failing worker raised.
         """
         job = self._job
         done = job.folder.done_items()
@@ -225,27 +225,41 @@ class _Pool:
             workers: Any = _Processes(job, items, step, count, self._threads)
         else:
             workers = _Threads(job, items, step, count)
-
-        def rest() -> None:
-            while not workers.wait(_POLL_S):
-                pass
-            workers.stop()
-            workers.raise_first()
-
         try:
-            report(done)
-            while not workers.wait(_POLL_S):
-                done = job.folder.done_items()
-                if enough(done):
-                    break
-                report(done)
-            else:
-                rest()
-            report(done | set(items))
-            yield rest
-            rest()
+            under_way = _UnderWay(job, workers, set(items), report)
+            yield under_way
+            under_way.rest()
         finally:
             workers.stop()
+
+
+class _UnderWay:
+    """Waits for items that workers do."""
+
+    def __init__(
+        self, job: Job, workers: Any, items: set[str], report: Callable[[set[str]], None]
+    ) -> None:
+        self._job, self._workers, self._items, self._report = job, workers, items, report
+
+    def until(self, enough: Callable[[set[str]], bool]) -> None:
+        """Return when `enough(items made or done)`, or all are done, and report meanwhile. Raises
+        what a worker raised.
+        """
+        while not self._workers.wait(0):
+            whole = self._job.folder.done_items() | self._job.made()
+            self._report(whole)
+            if enough(whole):
+                return
+            self._workers.wait(_POLL_S)
+        self.rest()
+        self._report(self._job.folder.done_items() | self._items)
+
+    def rest(self) -> None:
+        """Return when all are done. Raises what the first failing worker raised."""
+        while not self._workers.wait(_POLL_S):
+            pass
+        self._workers.stop()
+        self._workers.raise_first()
 
 
 class _Threads:
