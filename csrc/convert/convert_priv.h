@@ -55,8 +55,8 @@ void rp_i420_tail_f32(const struct rp_image *image, const struct rp_colour *colo
                       const struct rp_planes *out, int x0, int y);
 
 /* Ask for the lines of a later pair of rows: a picture that waited since it was decoded comes from
- * memory, and its rows are too short for the CPU to see what comes next (a fifth of the time on Zen 4).
- * Owner: borrowed. Thread: any. Blocks: never. */
+ * memory, and its rows are too short for the CPU to see what comes next (a fifth of the time on
+ * Zen 4). Owner: borrowed. Thread: any. Blocks: never. */
 static inline void rp_fetch_rows_ahead(const struct rp_image *image, int y)
 {
     y += 8;
