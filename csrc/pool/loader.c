@@ -6,7 +6,7 @@
 #define MAX_OPEN_FILES 64
 #define IDLE_WAIT_NS   1000000000
 #define RUN_BUCKETS    4096
-#define FREE_PICTURES  ((size_t)64 << 20) /* bytes: for some batches to come */
+#define FREE_PICTURES  ((size_t)64 << 20) /* bytes, at least: for some batches to come */
 
 static rp_status check_cameras(const struct rp_dataset_desc *desc, struct rp_error *err)
 {
@@ -69,7 +69,12 @@ static rp_status init_parts(rp_loader *loader, struct rp_error *err)
                                &loader->files, err));
     RP_TRY(rp_segments_init(loader, err));
     RP_TRY(rp_arena_new(loader->options.keep_bytes, loader->options.shared, &loader->arena, err));
-    RP_TRY(rp_arena_new(FREE_PICTURES, false, &loader->pictures, err));
+    /* Parked pictures come and go by many at a time; giving their pages back and taking them again
+     * costs more than it frees, as the next wave needs them. */
+    size_t free_pictures = loader->options.parked_bytes / 2 > FREE_PICTURES
+                               ? loader->options.parked_bytes / 2
+                               : FREE_PICTURES;
+    RP_TRY(rp_arena_new(free_pictures, false, &loader->pictures, err));
     rp_arena_reuse_exactly(loader->pictures);
     RP_TRY(rp_index_table_init(loader, err));
     RP_TRY(rp_frame_cache_init(&loader->frames, loader->options.frame_cache_bytes, err));
