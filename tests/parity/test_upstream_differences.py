@@ -1,6 +1,6 @@
 """Where LeRobot 0.6.1 errs and reelpool does not follow: the error there, the behaviour here.
 
-The numbers in the names are rows of the table of upstream behaviour in the design's contract.
+The numbers in the names are rows of the table in tests/py/test_upstream_bugs.py, which has the others.
 """
 
 import logging
