@@ -26,6 +26,7 @@ from .engine import (
 )
 from .engine_paths import read_ahead_bytes
 from .errors import NotFoundError, ReelpoolError, make_error, name_dataset
+from .frame_rate import check_rate
 from .hf_view import HfView
 from .hub_files import bring_files, needed_files
 from .metadata import LeRobotDatasetMetadata
@@ -160,7 +161,12 @@ class DatasetBase:
         self._memory_budget = None if memory_budget is None else env.parse_bytes(memory_budget)
         self.meta.rescale_depth_stats(depth_output_unit)
         self._reset()
-        _ = self._table  # a broken table is an error of the constructor
+        table = self._table  # a broken table is an error of the constructor
+        try:
+            check_rate(self.meta, table, delta_timestamps, float(tolerance_s))
+        except ReelpoolError as error:
+            self._named(error)
+            raise
 
     def _other_root(
         self,

@@ -228,6 +228,7 @@ class Check:
             report.root, report.version = str(meta.root), str(meta.info.codebase_version)
             self._chosen = _chosen(meta, self._episodes)
             self._times = verify_meta.check_meta(meta, self._chosen, report.level, report)
+            verify_meta.check_rate(meta, self._times, self._choices.tolerance_s, report)
             self._meta = meta
         report.seconds += time.monotonic() - began
 

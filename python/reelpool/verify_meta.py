@@ -11,10 +11,11 @@ import numpy as np
 
 from . import metadata_v21
 from .errors import FormatError, NotFoundError, ReelpoolError
+from .frame_rate import contradiction, rate_text
 from .metadata_episodes import EPISODES_DIR, read_parquet
 from .metadata_info import NUMBER_DTYPES
 from .metadata_tasks import TASKS_FILE
-from .roots import LocalRoot
+from .roots import INFO_FILE, LocalRoot
 from .tables import Table, load_table
 from .verify import Fault, Report, collecting, fault_of
 
@@ -72,6 +73,20 @@ def check_meta(meta: Any, chosen: np.ndarray, level: str, report: Report) -> dic
         present = part[~np.isin(columns.data_file_id[part], list(missing))]
         _check_rows(meta, present, level, report, times)
     return times
+
+
+def check_rate(meta: Any, times: dict[int, np.ndarray], tolerance_s: float, report: Report) -> None:
+    """Whether fps is the rate of the rows; the first episode that contradicts is named."""
+    for number, seconds in times.items():
+        same = np.zeros(len(seconds), np.int64)
+        step = contradiction(meta.fps, seconds.astype(np.float32), same, tolerance_s)
+        if step is not None:
+            report.faults.append(
+                Fault("meta", rate_text(meta.fps, step),
+                      "windows (delta_timestamps) hold rows of other times, or raise FormatError",
+                      "correct fps, or fetch meta/ again", INFO_FILE, episode=number)
+            )  # fmt: skip
+            return
 
 
 def _parts(meta: Any, chosen: np.ndarray) -> list[np.ndarray]:

@@ -1,8 +1,9 @@
 """Where LeRobot 0.6.1 errs and reelpool does not follow: the error there, the behaviour here.
 
-The numbers in the names are rows of the table in tests/py/test_upstream_bugs.py, which has the others.
+The numbers in the names are rows of the table in tests/py/test_upstream_bugs.py.
 """
 
+import json
 import logging
 import os
 import shutil
@@ -151,3 +152,17 @@ def test_16_set_epoch_does_not_undo_a_loaded_state():
     assert [int(i) for i in ours] == passes[2][7:]
     ours.set_epoch(1)
     assert [int(i) for i in ours] == passes[3]
+
+
+def test_a_rate_that_is_not_the_rows_own(made, tmp_path):
+    """LeRobot takes rows of other times without a word."""
+    root = tmp_path / "fast"
+    shutil.copytree(made / "av1", root)
+    path = root / "meta" / "info.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"fps": 20}))
+    deltas = {"timestamp": [0.0, 0.1]}
+    item = open_upstream(root, delta_timestamps={"action": [0.1]})[0]
+    assert torch.equal(item["action"][0], open_upstream(made / "av1")[2]["action"])  # of 0.2 s
+    with pytest.raises(reelpool.errors.FormatError, match=r"fps is 20.* 10 fps"):
+        open_ours(root, delta_timestamps=deltas)
+    assert_same_item(open_ours(root)[3], open_ours(made / "av1")[3], (3,))

@@ -264,9 +264,14 @@ def test_keys_that_are_not_common_are_left_out():
 
 def test_windows_of_other_rates(tmp_path):
     slow = copy_demo(tmp_path / "slow")
-    edit_info(slow, fps=5)
+    edit_info(slow, fps=5)  # its rows stay 0.1 s apart: tolerance_s permits that
     deltas = {FRONT: [-0.2, 0.0], "action": [0.0, 0.2, 0.4]}
-    mixed = Mixture([open_demo(delta_timestamps=deltas), open_demo(slow, delta_timestamps=deltas)])
+    mixed = Mixture(
+        [
+            open_demo(delta_timestamps=deltas),
+            open_demo(slow, delta_timestamps=deltas, tolerance_s=0.1),
+        ]
+    )
     arguments = mixed.layout.engine_arguments()
     windows = {camera[0]: camera[5].tolist() for camera in arguments[7]}
     assert windows == {FRONT: [-2, 0, -1, 0], WRIST: [0, 0]}

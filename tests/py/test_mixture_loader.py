@@ -124,9 +124,12 @@ def test_loader_arguments(pair):
 
 def test_windows_of_other_rates_in_batches(tmp_path):
     slow = copy_demo(tmp_path / "slow")
-    edit_info(slow, fps=5)
+    edit_info(slow, fps=5)  # its rows stay 0.1 s apart: tolerance_s permits that
     deltas = {FRONT: [-0.2, 0.0]}
-    sets = [open_demo(delta_timestamps=deltas), open_demo(slow, delta_timestamps=deltas)]
+    sets = [
+        open_demo(delta_timestamps=deltas),
+        open_demo(slow, delta_timestamps=deltas, tolerance_s=0.1),
+    ]
     with loader(sets, 16) as batches:
         for batch in batches:
             for d, i, picture, pad in zip(
