@@ -243,9 +243,22 @@ class DatasetBase:
                 raise
         return self._table_cache
 
+    def _require_rows(self) -> None:
+        """NotFoundError for a dataset that has no episode yet."""
+        if self._table.num_rows == 0:
+            error = make_error(
+                NotFoundError,
+                f"{self.repo_id} has no episode: there is nothing to read\n"
+                "  Record into it first, or check the folder: DATASET",
+                file="meta/info.json",
+            )
+            self._named(error)  # type: ignore[arg-type]
+            raise error
+
     @property
     def _layout(self) -> Layout:
         if self._layout_cache is None:
+            self._require_rows()
             self._layout_cache = Layout(self.meta, self._table, self._options)
         return self._layout_cache
 

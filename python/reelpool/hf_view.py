@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .errors import MissingExtraError
+from .errors import MissingExtraError, NotFoundError
+from .hub_files import needed_files
 from .tables import arrow_column
 
 if TYPE_CHECKING:
@@ -153,6 +155,10 @@ class Reader:
         return {key: list(rows) for key, rows in deltas.items()} if deltas else None
 
     @property
+    def root(self) -> Path:
+        return self._dataset.root
+
+    @property
     def episodes(self) -> list[int] | None:
         return self._dataset.episodes
 
@@ -171,6 +177,33 @@ class Reader:
     def load_and_activate(self) -> None:
         """Read the rows, if they are not in memory yet."""
         self._dataset._require_readable()
+
+    def try_load(self) -> bool:
+        """Read the rows; whether they and the videos of the selected episodes can be read without
+        a download: from this machine, or by byte ranges.
+        """
+        dataset = self._dataset
+        try:
+            _ = dataset._table
+            for rel in needed_files(dataset.meta, self.episodes, dataset._options.cameras)[1]:
+                dataset.meta._files.video(rel)
+        except NotFoundError:
+            return False
+        return True
+
+    def get_episodes_file_paths(self) -> list[str]:
+        """The data and video files of the selected episodes, below the root, each once."""
+        dataset = self._dataset
+        data, videos = needed_files(dataset.meta, self.episodes, dataset._options.cameras)
+        return data + videos
+
+    def set_image_transforms(self, image_transforms: Callable | None) -> None:
+        """`dataset.set_image_transforms(image_transforms)`."""
+        self._dataset.set_image_transforms(image_transforms)
+
+    def clear_image_transforms(self) -> None:
+        """`dataset.clear_image_transforms()`."""
+        self._dataset.clear_image_transforms()
 
     def get_item(self, idx: int) -> dict[str, Any]:
         """`dataset[idx]`."""

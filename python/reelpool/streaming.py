@@ -1,5 +1,4 @@
-"""`StreamingLeRobotDataset`: LeRobot's iterable dataset on the C engine, shared out by rank and
-DataLoader worker."""
+"""`StreamingLeRobotDataset`: LeRobot's iterable dataset, shared out by rank and worker."""
 
 from __future__ import annotations
 
@@ -126,7 +125,7 @@ class StreamingLeRobotDataset(DatasetBase, IterableDataset):
         self._rank_arguments = (rank, world_size)
         if rank is not None or world_size is not None:
             resolve_rank(rank, world_size)
-        self.repo_type, self.streaming = repo_type, True
+        self.repo_type, self.streaming, self.buffer_size = repo_type, True, buffer_size
         self.seed, self.shuffle, self.repeat = int(seed), bool(shuffle), bool(repeat)
         self.batch_size = None if batch_size is None else int(batch_size)
         self._passes = Passes()
@@ -140,6 +139,7 @@ class StreamingLeRobotDataset(DatasetBase, IterableDataset):
             num_threads=one_of(num_threads=num_threads, decode_threads=decode_threads),
             memory_budget=budget, storage_options=storage_options,
         )  # fmt: skip
+        self._require_rows()
         self.streaming_from_local = not self.reads_ranges
         if validate_row_groups:
             from .tables_row_groups import check_row_groups

@@ -5,6 +5,7 @@ import random
 import shutil
 
 import lerobot.datasets.lerobot_dataset as theirs
+import lerobot.datasets.streaming_dataset
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -160,6 +161,51 @@ def test_transforms_can_be_set_and_cleared(made):
     for dataset in (ours, other):
         with pytest.raises(TypeError):
             dataset.set_image_transforms(3)
+
+
+def public(thing):
+    return {name for name in dir(thing) if not name.startswith("_")}
+
+
+def test_everything_public_is_there(made):
+    """But for what a stream of decoded samples in a buffer needs."""
+    ours, other = open_both(made / "av1")
+    assert public(other) <= public(ours)
+    assert public(other.reader) <= public(ours.reader)
+    assert public(other.meta) <= public(ours.meta)
+    ours, other = (
+        module.StreamingLeRobotDataset("parity/x", root=made / "av1", buffer_size=7)
+        for module in (reelpool, lerobot.datasets.streaming_dataset)
+    )
+    assert public(other) - public(ours) == {"make_frame", "rng"}
+    assert ours.buffer_size == other.buffer_size == 7
+
+
+@pytest.mark.parametrize("episodes", [None, [0], [4, 2]])
+def test_files_and_loading_by_the_reader(made, tmp_path, episodes):
+    root = shutil.copytree(made / "av1", tmp_path / "set")
+    ours, other = open_both(root, episodes=episodes)
+    a, b = ours.reader, other.reader
+    assert a.root == b.root and (a.num_frames, a.num_episodes) == (b.num_frames, b.num_episodes)
+    paths = a.get_episodes_file_paths()
+    assert sorted(paths) == sorted(b.get_episodes_file_paths())
+    assert a.try_load() is b.try_load() is True
+    a.load_and_activate()
+    (root / next(path for path in paths if path.endswith(".mp4"))).unlink()
+    assert a.try_load() is b.try_load() is False
+
+
+def test_transforms_by_the_reader(made):
+    ours, other = open_both(made / "av1", return_uint8=True)
+    for dataset in (ours, other):
+        dataset.reader.set_image_transforms(flip)
+    assert_same_item(ours[4], other[4], ("set",))
+    assert_same_item(ours.reader.get_item(4), other.reader.get_item(4), ("set",))
+    for dataset in (ours, other):
+        dataset.reader.clear_image_transforms()
+        with pytest.raises(TypeError):
+            dataset.reader.set_image_transforms(3)
+    assert_same_item(ours[4], other[4], ("clear",))
 
 
 BAD_WINDOWS = [

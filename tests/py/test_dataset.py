@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 import reelpool
 from batches import digest, stacked
-from demo_sets import DEMO, FRAMES, FRONT, ROOT, STARTS, WRIST, array, open_demo, truth
+from demo_sets import DEMO, FRAMES, FRONT, ROOT, STARTS, WRIST, array, copy_demo, open_demo, truth
 from reelpool.errors import MissingExtraError, NotFoundError, OfflineError
-from written_datasets import NUMBERS, STATE, rows, write_v2, write_v30
+from written_datasets import NUMBERS, STATE, edit_info, rows, write_v2, write_v30
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
 
@@ -267,6 +267,21 @@ def test_missing_folders(tmp_path):
     (tmp_path / "others").touch()
     with pytest.raises(NotFoundError, match="no dataset in"):
         open_demo(tmp_path)
+
+
+def test_a_dataset_without_episodes(tmp_path):
+    """It is one that is going to be recorded into: nothing can be read of it yet."""
+    root = copy_demo(tmp_path / "set")
+    edit_info(root, total_episodes=0, total_frames=0, total_tasks=0)
+    dataset = open_demo(root)
+    assert len(dataset) == dataset.num_episodes == 0 and dataset[:] == list(dataset) == []
+    with pytest.raises(IndexError):
+        dataset[0]
+    words = rf"demo has no episode: .*\n.*check the folder: {root}"
+    with pytest.raises(NotFoundError, match=words):
+        reelpool.StreamingLeRobotDataset("reelpool/demo", root)
+    with pytest.raises(NotFoundError, match=words):
+        reelpool.Loader(dataset, 2)
 
 
 # -- facts --
