@@ -1,4 +1,6 @@
-"""Unmodified lerobot-train on reelpool: ACT on three cameras has the losses of plain LeRobot."""
+"""Unmodified lerobot-train on reelpool: ACT on three cameras has the losses of plain LeRobot, and a
+stream trains where LeRobot's own fails.
+"""
 
 import hashlib
 import os
@@ -8,24 +10,22 @@ import sys
 from pathlib import Path
 
 import pytest
+import reelpool
 
+DEMO = Path(reelpool.__file__).parent / "_demo/dataset"
 DATA = Path(
     os.environ.get("REELPOOL_TEST_DATA", Path(__file__).resolve().parents[3] / "shared" / "data")
 )
 STEP = re.compile(r"step:(\d+) .*?loss:([\d.]+) grdn:([\d.]+)")
 
-pytestmark = pytest.mark.skipif(
-    not (DATA / "cam3").is_dir(), reason="no cam3 (set REELPOOL_TEST_DATA to the folder of it)"
-)
 
-
-def train(command, out, steps, workers):
-    """(losses and gradient norms printed for each step, hash of the trained weights)."""
+def train(command, out, steps, workers, *more, root=DATA / "cam3"):
+    """(losses and gradient norms printed for each step, hash of the trained weights, log)."""
     done = subprocess.run(
         [
             *command,
-            "--dataset.repo_id=parity/cam3",
-            f"--dataset.root={DATA / 'cam3'}",
+            f"--dataset.repo_id=parity/{root.name}",
+            f"--dataset.root={root}",
             "--policy.type=act",
             "--policy.device=cpu",
             "--policy.push_to_hub=false",
@@ -47,6 +47,7 @@ def train(command, out, steps, workers):
             "--seed=7",
             "--wandb.enable=false",
             f"--output_dir={out}",
+            *more,
         ],
         capture_output=True,
         text=True,
@@ -68,6 +69,9 @@ def plain():
     return [str(Path(sys.executable).with_name("lerobot-train"))]
 
 
+@pytest.mark.skipif(
+    not (DATA / "cam3").is_dir(), reason="no cam3 (set REELPOOL_TEST_DATA to the folder of it)"
+)
 def test_twenty_steps_of_act_give_the_same_losses_and_weights(tmp_path):
     steps, weights, _ = train(plain(), tmp_path / "plain", 20, 0)
     assert len(steps) == 20
@@ -79,3 +83,14 @@ def test_twenty_steps_of_act_give_the_same_losses_and_weights(tmp_path):
     # Worker processes, started as lerobot-train starts them, change nothing.
     worker_steps, _, _ = train(patched(), tmp_path / "workers", 3, 2)
     assert worker_steps == steps[:3]
+
+
+def test_training_on_a_stream(tmp_path):
+    """Three steps of a set with several files per camera, here and in a spawned worker."""
+    more = ["--dataset.streaming=true", "--dataset.episodes=[1, 3]"]
+    steps, weights, log = train(patched(), tmp_path / "here", 3, 0, *more, root=DEMO)
+    assert len(steps) == 3
+    assert "cfg.steps=3" in log and "dataset.num_frames=84" in log
+    found = train(patched(), tmp_path / "worker", 3, 1, *more, root=DEMO)
+    assert found[:2] == (steps, weights)
+    assert "leaked" not in found[2]  # semaphores, shared memory
