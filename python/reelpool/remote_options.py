@@ -142,17 +142,18 @@ def client_keywords(url: str, options: Options) -> dict[str, Any]:
         "ca_file": options.ca_file or env.ca_file(),
     }
     if keywords["ca_file"] is None and parts.scheme == "https":
-        keywords["ca_file"] = _certifi()
+        keywords["ca_file"] = certifi_file()
     elif keywords["ca_file"] is not None and not os.path.isfile(keywords["ca_file"]):
         raise ValueError(f"the CA file {redact(keywords['ca_file'])} is not there")
     return {name: value for name, value in keywords.items() if value is not None}
 
 
-def _certifi() -> str | None:
+def certifi_file() -> str | None:
+    """The certificates of the package certifi; None without it: those of the system are taken."""
     try:
         import certifi
     except ImportError:
-        return None  # the system's
+        return None
     return certifi.where()
 
 

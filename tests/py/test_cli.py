@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -121,8 +122,25 @@ def test_doctor_is_well():
     assert done.returncode == 0
     sections = {f["section"] for f in document["findings"]}
     assert sections == set("host native decode gpu python caches hub ranks dataset".split())
+    native = "\n".join(f["text"] for f in document["findings"] if f["section"] == "native")
+    assert re.search(r"licence: L?GPL version .*\nCA certificates: ", native)
     decoded = [f["text"] for f in document["findings"] if f["section"] == "decode"]
     assert sum("checksums right" in text for text in decoded) == 5
+
+
+def test_doctor_names_the_certificates(monkeypatch, tmp_path):
+    def told():
+        (line,) = [x for x in doctor.examine() if x.text.startswith("CA certificates")]
+        return line
+
+    for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CURL_CA_BUNDLE", str(tmp_path / "none.pem"))
+    assert told().status == "WARN" and "none.pem is not there" in told().text
+    assert "CURL_CA_BUNDLE" in told().fix
+    (tmp_path / "mine.pem").touch()
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "mine.pem"))
+    assert told().status == "ok" and told().text.endswith("mine.pem")
 
 
 def test_doctor_reports_a_core_that_does_not_load(monkeypatch, capsys):

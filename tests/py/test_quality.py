@@ -110,7 +110,7 @@ def test_batch_figures_by_their_definition(measured):
         ((shares[6:] * shares[:-6]).sum(1).mean() - (share**2).sum()) / spread
     )
     long = shares[:32].reshape(2, 16, -1).mean(1)
-    assert figures["eff16"] == pytest.approx((1 / (long**2).sum(1)).mean())
+    assert figures["eff16_episodes"] == pytest.approx((1 / (long**2).sum(1)).mean())
 
 
 def test_variance_is_what_random_features_show():

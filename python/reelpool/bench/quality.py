@@ -20,7 +20,8 @@ WINDOW = 75_454  # frames that bounded methods hold of the test set: 256 mean ep
 LEROBOT_BUFFER, LEROBOT_SHARDS = 1000, 16  # defaults of LeRobot 0.6.1
 NEAR = 30  # frames: nearer ones of the same episode are near-duplicates
 LAGS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-FIGURES = ("frac", "nd1_pct", "eff16", "ks", "acts_like", "var", "v100", "ac1", "burst", "live")
+FIGURES = ("frac", "nd1_pct", "eff16_episodes", "ks", "acts_like", "var", "v100", "ac1", "burst",
+           "live")  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -278,10 +279,11 @@ def measure(layout: Layout, epoch: Epoch, batch: int) -> dict[str, Any]:
     """All figures of one epoch; NaN or None where the epoch is too short for one."""
     counted = _Batches(layout, epoch.rows, batch)
     var = counted.variance(1)
+    effective = float((1 / counted.concentration(16)).mean()) if counted.count >= 16 else None
     return {
         "frac": len(counted.keys) / (counted.count * batch),
         "nd1_pct": 100 * counted.near_duplicates(),
-        "eff16": float((1 / counted.concentration(16)).mean()) if counted.count >= 16 else None,
+        "eff16_episodes": effective,
         "ks": spread(layout, epoch.rows),
         "acts_like": batch / var if var > 0 else None,
         "var": var,

@@ -14,7 +14,7 @@ GREY, OWN = 6, 0  # of pictures.COLOURS
 COLUMNS = [  # title, key, digits
     ("episodes/B", "frac", 3),
     ("near dup. %", "nd1_pct", 2),
-    ("eff. episodes", "eff16", 0),
+    ("eff. episodes", "eff16_episodes", 0),
     ("KS", "ks", 3),
     ("acts like", "acts_like", 1),
     ("var", "var", 2),

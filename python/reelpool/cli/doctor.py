@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import hashlib
 import importlib
 import json
@@ -20,7 +21,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ..errors import ReelpoolError
+from ..errors import ReelpoolError, redact
 from . import console, gpu, remote
 
 DEMO = Path(__file__).resolve().parent.parent / "_demo"
@@ -177,6 +178,33 @@ def _native() -> Findings:
         yield "WARN", f"several libavcodec are loaded: {', '.join(sorted(paths))}", fix
     else:
         yield "ok", f"loaded from {', '.join(paths) or 'the extension itself'}", None
+    for path in sorted(paths)[:1]:
+        yield "ok", f"libavcodec's licence: {_licence(path)}", None
+    yield _certificates()
+
+
+def _licence(path: str) -> str:
+    """What `avcodec_license()` of a library that is loaded says."""
+    try:
+        ask = ctypes.CDLL(path).avcodec_license
+    except (OSError, AttributeError) as error:
+        return f"unknown ({error})"
+    ask.restype = ctypes.c_char_p
+    return (ask() or b"unknown").decode()
+
+
+def _certificates() -> tuple[str, str, str | None]:
+    """Which certificate authorities https:// is checked by."""
+    from .. import env
+    from ..remote_options import certifi_file
+
+    found = env.ca_file() or certifi_file()
+    if found is None:
+        return "ok", "CA certificates: the system's", None
+    if not os.path.isfile(found):
+        fix = "correct or unset SSL_CERT_FILE, REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE"
+        return "WARN", f"CA certificates: {redact(found)} is not there", fix
+    return "ok", f"CA certificates: {redact(found)}", None
 
 
 def _decode() -> Findings:

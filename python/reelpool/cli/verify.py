@@ -16,14 +16,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of `verify`."""
     console.dataset_options(parser, required=True, urls=True)
     add = parser.add_argument
-    add("--level", choices=verify.LEVELS, default="index",
+    add("--level", type=_level, default="index", metavar="LEVEL",
         help="meta: counts, tasks, statistics; index: and every file, a picture for each time,"
-        " every byte against its check sum (default); decode: every picture decoded")  # fmt: skip
+        " every byte against its check sum (default); decode: every picture decoded; of several"
+        " (meta,index) the deepest, which has the others in it")  # fmt: skip
     add("--episode", type=int, action="append", metavar="N", help="only this one; may be repeated")
     add("--jobs", type=console.count(1), help="threads (default: the CPUs granted)")
     add("--out_dir", type=Path, help="write the report as verify.json here, too")
     add("--no_sums", action="store_true",
         help="neither compare nor write check sums: do not read whole files")  # fmt: skip
+
+
+def _level(text: str) -> str:
+    """A parser of levels: the deepest of those named."""
+    named = [part.strip() for part in text.split(",")]
+    if not set(named) <= set(verify.LEVELS):
+        raise argparse.ArgumentTypeError(f"{text!r}: use one or more of {','.join(verify.LEVELS)}")
+    return max(named, key=verify.LEVELS.index)
 
 
 def run(args: argparse.Namespace) -> int:
