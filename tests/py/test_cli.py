@@ -113,6 +113,16 @@ def test_an_unexpected_error_is_one_message(monkeypatch, capsys):
     assert "-v" in said.err
 
 
+def test_verify_takes_several_levels(capsys):
+    assert (
+        command.main(["verify", str(DEMO), "--json", "--level", "decode, meta", "--no-sums"]) == 0
+    )
+    found = json.loads(capsys.readouterr().out)
+    assert found["level"] == "decode" and found["pictures"] == 2 * 184
+    assert command.main(["verify", str(DEMO), "--level", "meta,all"]) == 2
+    assert "meta,index,decode" in capsys.readouterr().err
+
+
 def test_doctor_is_well():
     done = run("doctor", str(DEMO), "--json")
     document = json.loads(done.stdout)
