@@ -9,7 +9,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 import reelpool
+from reelpool.convert.job import Options
+from reelpool.convert.run import convert
 from written_datasets import NUMBERS, V21_DATA, V21_VIDEO, write_jsonl
 
 CLIPS = Path(reelpool.__file__).parent / "_demo/clips"
@@ -129,3 +132,17 @@ def tree(root):
         for p in sorted(root.rglob("*"))
         if p.is_file()
     }
+
+
+def options(root, **changes):
+    """What to convert, and how."""
+    return Options(root=root, name=root.name, **changes)
+
+
+@pytest.fixture(name="reference", scope="session")
+def reference_fixture(tmp_path_factory):
+    """(a source of six episodes, files of its conversion); for reading only."""
+    base = tmp_path_factory.mktemp("reference")
+    source = write_clips(base / "arm")
+    convert(options(source, out=base / "out"))
+    return source, tree(base / "out")

@@ -16,21 +16,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import reelpool
-from convert_sets import MIXED, png, tree, write_clips
+from convert_sets import MIXED, options, png, tree, write_clips
 from demo_sets import array
 from reelpool.__main__ import main
 from reelpool.convert.copies import video_digest
-from reelpool.convert.job import Job, Options
+from reelpool.convert.job import Job
 from reelpool.convert.run import convert
 from written_datasets import edit_info, write_v2
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
 
 TOP, LEFT, WRIST = MIXED
-
-
-def options(root, **changes):
-    return Options(root=root, name=root.name, **changes)
 
 
 def same_items(one, other, step=1):

@@ -6,26 +6,13 @@ import shutil
 import threading
 
 import pytest
-from convert_sets import tree, write_clips
+from convert_sets import options, reference_fixture, tree  # noqa: F401
 from reelpool import verify
 from reelpool.convert import durable, job, work
 from reelpool.convert.ending import Ending
-from reelpool.convert.job import Job, Options
+from reelpool.convert.job import Job
 from reelpool.convert.run import convert
 from reelpool.errors import StorageError
-
-
-def options(root, **changes):
-    return Options(root=root, name=root.name, **changes)
-
-
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory):
-    """(source, files of its conversion)."""
-    base = tmp_path_factory.mktemp("reference")
-    source = write_clips(base / "arm")
-    convert(options(source, out=base / "out"))
-    return source, tree(base / "out")
 
 
 def is_new_file(path):

@@ -6,18 +6,13 @@ import shutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from convert_sets import CLIPS, MIXED, tree, write_clips
+from convert_sets import CLIPS, MIXED, options, tree, write_clips
 from reelpool.__main__ import main
-from reelpool.convert.job import Options
 from reelpool.convert.run import convert, dry_run
 from reelpool.errors import CompatibilityError, FormatError, NotFoundError, StateError
 from written_datasets import edit_info, write_jsonl
 
 TOP, LEFT, WRIST = MIXED
-
-
-def options(root, **changes):
-    return Options(root=root, name=root.name, **changes)
 
 
 @pytest.fixture

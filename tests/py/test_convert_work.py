@@ -12,10 +12,10 @@ import threading
 import time
 
 import pytest
-from convert_sets import tree, write_clips
+from convert_sets import options, reference_fixture, tree  # noqa: F401
 from reelpool import env
 from reelpool.convert import durable, run, work
-from reelpool.convert.job import Job, Options
+from reelpool.convert.job import Job
 from reelpool.convert.run import convert
 from reelpool.convert.source import Source
 from reelpool.convert.work import WorkFolder
@@ -191,19 +191,6 @@ def test_files_settle_once(folder):
 
 
 # -- whole conversions --
-
-
-def options(root, **changes):
-    return Options(root=root, name=root.name, **changes)
-
-
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory):
-    """(source, files of its conversion)."""
-    base = tmp_path_factory.mktemp("reference")
-    source = write_clips(base / "arm")
-    convert(options(source, out=base / "out"))
-    return source, tree(base / "out")
 
 
 def stall_in_second_file(chosen, count):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cli import console
+from ..cli.console import count
 from . import targets
 
 ROBOCASA_REPO = "pepijn223/robocasa_pretrain_human300_v4"
@@ -58,19 +59,6 @@ def names(allowed: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
     return parse
 
 
-def whole(low: int) -> Callable[[str], int]:
-    """A parser of integers from `low` on."""
-
-    def parse(text: str) -> int:
-        value = int(text)
-        if value < low:
-            raise argparse.ArgumentTypeError(f"{text} is below {low}")
-        return value
-
-    parse.__name__ = "int"
-    return parse
-
-
 def device(text: str) -> str:
     """A parser of "cpu", "cuda" and "cuda:N"."""
     if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
@@ -95,9 +83,9 @@ def per_scenario(text: str) -> dict[str, str]:
 def _common_options(parser: argparse.ArgumentParser, num_batches: int, out_dir: Path) -> None:
     """What both benchmarks have."""
     add = parser.add_argument
-    add("--batch_size", type=whole(1), default=64, help="samples per batch and rank (64)")
-    add("--num_workers", type=whole(0), default=8, help="DataLoader workers (8)")
-    add("--prefetch_factor", type=whole(1), default=2, help="batches ready ahead (2)")
+    add("--batch_size", type=count(1), default=64, help="samples per batch and rank (64)")
+    add("--num_workers", type=count(0), default=8, help="DataLoader workers (8)")
+    add("--prefetch_factor", type=count(1), default=2, help="batches ready ahead (2)")
     add(
         "--duration_s",
         type=console.seconds,
@@ -106,13 +94,13 @@ def _common_options(parser: argparse.ArgumentParser, num_batches: int, out_dir: 
     )
     add(
         "--num_batches",
-        type=whole(1),
+        type=count(1),
         default=num_batches,
         help=f"end after so many batches ({num_batches})",
     )
-    add("--warmup_batches", type=whole(0), default=5, help="batches before the window (5)")
-    add("--probe_samples", type=whole(0), default=100, help="samples read one by one (100)")
-    add("--probe_warmup", type=whole(0), default=10, help="further ones before the clock (10)")
+    add("--warmup_batches", type=count(0), default=5, help="batches before the window (5)")
+    add("--probe_samples", type=count(0), default=100, help="samples read one by one (100)")
+    add("--probe_warmup", type=count(0), default=10, help="further ones before the clock (10)")
     add(
         "--device",
         type=device,
@@ -128,7 +116,7 @@ def _common_options(parser: argparse.ArgumentParser, num_batches: int, out_dir: 
     )
     add(
         "--buffer_size",
-        type=whole(1),
+        type=count(1),
         default=2000,
         help="decoded samples that LeRobot's streaming class holds; no effect on reelpool (2000)",
     )
@@ -141,7 +129,7 @@ def _common_options(parser: argparse.ArgumentParser, num_batches: int, out_dir: 
     )
     add("--lerobot_python", metavar="EXE", help="interpreter that has LeRobot")
     add("--dtype", choices=("float32", "uint8"), default="float32", help="of the pictures")
-    add("--num_threads", type=whole(0), help="decoding threads per process (the class's default)")
+    add("--num_threads", type=count(0), help="decoding threads per process (the class's default)")
     add("--seed", type=int, default=0, help="of the order")
     add(
         "--node_cache",
@@ -172,16 +160,16 @@ def dataloading_options(parser: argparse.ArgumentParser) -> None:
         default=MOLMO_BUCKET,
         help="data/ and videos/ in stream_bucket*: hf://buckets/OWNER/NAME or a folder",
     )
-    add("--num_partitions", type=whole(1), default=8, help="nodes that share mmap_local (8)")
-    add("--partition_index", type=whole(0), default=0, help="this node's part")
-    add("--max_episodes", type=whole(0), default=512, help="cap of mmap_local; 0: none (512)")
-    add("--episode_pool_size", type=whole(1), default=1024, help="mean episodes mixed (1024)")
+    add("--num_partitions", type=count(1), default=8, help="nodes that share mmap_local (8)")
+    add("--partition_index", type=count(0), default=0, help="this node's part")
+    add("--max_episodes", type=count(0), default=512, help="cap of mmap_local; 0: none (512)")
+    add("--episode_pool_size", type=count(1), default=1024, help="mean episodes mixed (1024)")
     add(
         "--max_buffer_input_shards",
-        type=whole(1),
+        type=count(1),
         help="lanes of the order (default: the least multiple of the global batch >= 64)",
     )
-    add("--video_decoder_cache_size", type=whole(1), default=32, help="open decoders (32)")
+    add("--video_decoder_cache_size", type=count(1), default=32, help="open decoders (32)")
     _common_options(parser, 1_000_000, DATALOADING_OUT)
 
 
@@ -205,9 +193,9 @@ def streaming_options(parser: argparse.ArgumentParser) -> None:
         choices=("hub", "bucket", "warmed_bucket", "local"),
         help="a label only: what is read is what --repo_id, --root, --data_files_root name",
     )
-    add("--episode_pool_size", type=whole(1), help="mean episodes mixed (the class's own window)")
-    add("--max_buffer_input_shards", type=whole(1), help="lanes of the order")
-    add("--video_decoder_cache_size", type=whole(1), help="open decoders (8 per thread)")
+    add("--episode_pool_size", type=count(1), help="mean episodes mixed (the class's own window)")
+    add("--max_buffer_input_shards", type=count(1), help="lanes of the order")
+    add("--video_decoder_cache_size", type=count(1), help="open decoders (8 per thread)")
     _common_options(parser, 200, STREAMING_OUT)
 
 
@@ -227,8 +215,8 @@ def submit_options(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--venv", type=Path, help="virtual environment the jobs run in")
     where.add_argument("--conda_env", help="conda environment the jobs run in")
-    add("--gpus", type=whole(0), default=1, help="per node; 0: the jobs ask for none (1)")
-    add("--maxworkers", type=whole(0), default=30, help="workers of mmap_local_maxworkers (30)")
+    add("--gpus", type=count(0), default=1, help="per node; 0: the jobs ask for none (1)")
+    add("--maxworkers", type=count(0), default=30, help="workers of mmap_local_maxworkers (30)")
     for name, what in (("mem", "250G"), ("time", "03:00:00"), ("cpus", "8")):
         add(
             f"--{name}",
