@@ -14,7 +14,7 @@ import numpy as np
 from .. import pictures
 from ..errors import ReelpoolError, name_dataset
 from ..selection import delta_rows
-from . import batch_pictures, console, remote
+from . import batch_pictures, console, remote, timeline
 
 CURVES = ("observation.state", "action")
 TOLERANCE_S = 1e-4  # what reading allows unless told
@@ -34,6 +34,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help='delta_timestamps of the batch, {"action": [0, 0.1]} (default: 8 steps 0.5 s apart)',
     )
     add("--png", type=Path, metavar="FILE", help="write a contact sheet of a real batch")
+    add("--rerun", type=Path, metavar="FILE", help="write the episode for Rerun's viewer (.rrd)")
+    add("--spawn", action="store_true", help="show the episode in Rerun's viewer")
     add("--out_dir", type=Path, default=Path("."), help="for inspect.html (default: here)")
 
 
@@ -55,17 +57,14 @@ def run(args: argparse.Namespace) -> int:
     import reelpool
 
     name, root = console.place(args.dataset, args.root, urls=True)
+    if args.rerun or args.spawn:
+        timeline.viewer()  # that it lacks is said before the work
     if root is None and remote.is_url(name):
         return _run_remote(args, name)
     plain = reelpool.LeRobotDataset(
         name, root=root, revision=args.revision, tolerance_s=ANY_S, return_uint8=True
     )
-    if plain.meta.total_episodes == 0:
-        raise console.Unusable(f"{name} has no episode: nothing to show")
-    if not 0 <= args.episode < plain.meta.total_episodes:
-        raise console.Unusable(
-            f"--episode {args.episode}: {name} has episodes 0..{plain.meta.total_episodes - 1}"
-        )
+    _need_episode(name, args.episode, plain.meta.total_episodes)
     try:
         cameras = camera_facts(plain)
     except ReelpoolError as error:
@@ -96,12 +95,31 @@ def run(args: argparse.Namespace) -> int:
         args.png.parent.mkdir(parents=True, exist_ok=True)
         batch_pictures.sheet(name, dataset, batch).save(args.png)
         document["files"].append(str(args.png))
+    _timeline(args, name, plain, document)
     console.show(args, _text(document), document)
     return console.OK
 
 
+def _need_episode(name: str, episode: int, total: int) -> None:
+    if total == 0:
+        raise console.Unusable(f"{name} has no episode: nothing to show")
+    if not 0 <= episode < total:
+        raise console.Unusable(f"--episode {episode}: {name} has episodes 0..{total - 1}")
+
+
+def _timeline(args: argparse.Namespace, name: str, dataset: Any, document: dict) -> None:
+    """What --rerun and --spawn ask for."""
+    if args.rerun:
+        timeline.show(name, dataset, args.episode, args.rerun)
+        document["files"].append(str(args.rerun))
+    if args.spawn:
+        timeline.show(name, dataset, args.episode, None)
+
+
 def _run_remote(args: argparse.Namespace, name: str) -> int:
     """The facts of a dataset behind a URL: no page, since that shows an episode's pictures."""
+    import reelpool
+
     document = remote.describe(name, remote.metadata(name, args.revision))
     if args.png:
         dataset, batch = batch_pictures.real_batch(
@@ -115,6 +133,13 @@ def _run_remote(args: argparse.Namespace, name: str) -> int:
         args.png.parent.mkdir(parents=True, exist_ok=True)
         batch_pictures.sheet(name, dataset, batch).save(args.png)
         document["files"].append(str(args.png))
+    if args.rerun or args.spawn:
+        _need_episode(name, args.episode, document["episodes"])
+        options = {"revision": args.revision, "download_videos": False, "tolerance_s": ANY_S}
+        dataset = reelpool.LeRobotDataset(
+            name, episodes=[args.episode], return_uint8=True, **options
+        )
+        _timeline(args, name, dataset, document)
     text = "\n".join([_text(document), "", *remote.lines(document)])
     console.show(args, text, document)
     return console.OK
