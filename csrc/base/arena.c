@@ -30,8 +30,9 @@ struct rp_arena {
     uint64_t fork_generation;
     size_t keep_bytes;
     bool shared;
-    bool exact; /* blocks are reused for their own length only */
-    int refs;   /* atomic: owner + blocks out */
+    bool exact;                    /* blocks are reused for their own length only */
+    struct rp_arena_source source; /* map NULL: mappings of our own */
+    int refs;                      /* atomic: owner + blocks out */
     /* guarded by lock: */
     rp_block *free_blocks;
     rp_block *lent_blocks;
@@ -70,6 +71,14 @@ rp_status rp_arena_new(size_t keep_bytes, bool shared, rp_arena **out, struct rp
     return RP_OK;
 }
 
+rp_status rp_arena_new_from(size_t keep_bytes, const struct rp_arena_source *source, rp_arena **out,
+                            struct rp_error *err)
+{
+    RP_TRY(rp_arena_new(keep_bytes, false, out, err));
+    (*out)->source = *source;
+    return RP_OK;
+}
+
 void rp_arena_reuse_exactly(rp_arena *arena)
 {
     arena->exact = true;
@@ -82,6 +91,11 @@ static size_t mapping_bytes(const rp_block *block)
 
 static void block_unmap(rp_block *block)
 {
+    if (block->memory != NULL) {
+        block->arena->source.unmap(block->arena->source.cookie, block->memory);
+        rp_free(block);
+        return;
+    }
     uint8_t *base = block->data - (block->fd >= 0 ? PAGE : 0);
     (void)munmap(base, mapping_bytes(block)); /* fails only on a bad address */
     if (block->fd >= 0) {
@@ -102,6 +116,9 @@ static void arena_unref(rp_arena *arena)
             lists[i] = block->next;
             block_unmap(block);
         }
+    }
+    if (arena->source.end != NULL) {
+        arena->source.end(arena->source.cookie);
     }
     rp_cond_free(&arena->quiet);
     rp_lock_free(&arena->lock);
@@ -233,7 +250,10 @@ static rp_status block_map(rp_arena *arena, size_t len, rp_block **out, struct r
     block->fd = -1;
     block->len = block_bytes(len);
     rp_status status = RP_OK;
-    if (arena->shared) {
+    if (arena->source.map != NULL) {
+        status = arena->source.map(arena->source.cookie, block->len, &block->memory, err);
+    }
+    else if (arena->shared) {
         status = map_shared(block, err);
     }
     else {
@@ -249,7 +269,9 @@ static rp_status block_map(rp_arena *arena, size_t len, rp_block **out, struct r
         rp_free(block);
         return status;
     }
-    touch_pages(block->data, block->len);
+    if (block->memory == NULL) {
+        touch_pages(block->data, block->len);
+    }
     *out = block;
     return RP_OK;
 }

@@ -1,5 +1,5 @@
-/* Recycled, pre-faulted blocks of memory for batches: private mappings, or shared ones that another
- * process may map too.
+/* Recycled, pre-faulted blocks of memory for batches: private mappings, shared ones that another
+ * process may map too, or memory of another kind, that of a GPU.
  *
  * An arena is counted: it lives until its owner and the last block taken from it are gone, so a
  * batch may outlive its loader. A block is given out to one holder at a time and is never unmapped
@@ -16,7 +16,8 @@
 typedef struct rp_arena rp_arena;
 
 typedef struct rp_block {
-    uint8_t *data; /* first usable byte, 4096-aligned */
+    uint8_t *data; /* first usable byte, 4096-aligned; NULL: `memory` holds them */
+    void *memory;  /* of the arena's source; NULL: it has none */
     size_t len;    /* usable bytes */
     int fd;        /* memory file to be mapped by others; -1: private block */
     uint64_t id;   /* unique in this process */
@@ -33,6 +34,20 @@ typedef void (*rp_arena_notify)(void *cookie);
 RP_CHECKED rp_status rp_arena_new(size_t keep_bytes, bool shared, rp_arena **out,
                                   struct rp_error *err);
 
+/* Where blocks of another kind come from. Called by whichever thread takes or gives back a block,
+ * holding no lock. `end` comes last, with the arena. */
+struct rp_arena_source {
+    rp_status (*map)(void *cookie, size_t len, void **memory, struct rp_error *err);
+    void (*unmap)(void *cookie, void *memory);
+    void (*end)(void *cookie);
+    void *cookie;
+};
+
+/* New arena of such blocks. Owner: *out is the caller's; *source is copied, and on failure nothing
+ * of it was called. Thread: any. Blocks: never. Errors: RP_E_NOMEM. */
+RP_CHECKED rp_status rp_arena_new_from(size_t keep_bytes, const struct rp_arena_source *source,
+                                       rp_arena **out, struct rp_error *err);
+
 /* From now on a free block is reused only for the length it was mapped for (in pages), instead of
  * for lengths down to its half: for many blocks of few lengths. Call before the first
  * rp_arena_take. Thread: any. Blocks: never. */
@@ -47,7 +62,7 @@ void rp_arena_on_release(rp_arena *arena, rp_arena_notify notify, void *cookie);
  * touched page by page before they are handed out.
  * Owner: *out is the caller's (rp_block_release). Thread: any. Blocks: for the kernel to give
  * pages. Errors: RP_AGAIN nothing free and growing is not allowed; RP_E_NOMEM; RP_E_IO no memory
- * file. */
+ * file; those of the arena's source. */
 RP_CHECKED rp_status rp_arena_take(rp_arena *arena, size_t len, bool may_grow, rp_block **out,
                                    struct rp_error *err);
 

@@ -45,6 +45,21 @@ RP_CHECKED rp_status rp_cuda_open(const char *library, int ordinal, size_t keep_
  * or pointer to NULL: nothing. Thread: any. Blocks: while the GPU works on what is freed. */
 void rp_cuda_close(rp_cuda **device);
 
+/* Its number. Thread: any. Blocks: never. */
+int rp_cuda_ordinal(const rp_cuda *device);
+
+/* Whether calls can succeed. Thread: any. Blocks: never. Errors: RP_E_CUDA in a forked child, or
+ * after the GPU was lost. */
+RP_CHECKED rp_status rp_cuda_check(rp_cuda *device, struct rp_error *err);
+
+/* Wait for all work of the device, also others'; if that fails, no later call succeeds. Thread:
+ * any. Blocks: for that. */
+void rp_cuda_finish(rp_cuda *device);
+
+/* Give all free blocks back to the system, for good. Returns how many. Thread: any. Blocks: for
+ * their work. */
+int rp_cuda_trim(rp_cuda *device);
+
 /* A stream: work in order. One thread at a time uses it. */
 typedef struct rp_cuda_stream rp_cuda_stream;
 
@@ -62,6 +77,34 @@ RP_CHECKED rp_status rp_cuda_stream_finish(rp_cuda_stream *stream, struct rp_err
  * Blocks: never. Errors: RP_E_CUDA. */
 RP_CHECKED rp_status rp_cuda_stream_follow(rp_cuda_stream *follower, rp_cuda_stream *leader,
                                            struct rp_error *err);
+
+/* The driver's handle of a stream, for what takes streams of others too: 1 is the legacy default
+ * stream, 2 the calling thread's own. Thread: any. Blocks: never. */
+uint64_t rp_cuda_stream_handle(const rp_cuda_stream *stream);
+
+/* A point in the work of a stream, ours or another library's. */
+typedef struct rp_cuda_event rp_cuda_event;
+
+/* Owner: *out is the caller's (rp_cuda_event_free). Thread: any. Blocks: never for long. Errors:
+ * RP_E_CUDA, RP_E_NOMEM. free: what holds on it keeps doing so; NULL or pointer to NULL: nothing.
+ */
+RP_CHECKED rp_status rp_cuda_event_new(rp_cuda *device, rp_cuda_event **out, struct rp_error *err);
+void rp_cuda_event_free(rp_cuda_event **event);
+
+/* The event is now behind the work that the stream has. Thread: one at a time per event. Blocks:
+ * never. Errors: RP_E_CUDA. */
+RP_CHECKED rp_status rp_cuda_event_record(rp_cuda_event *event, uint64_t stream,
+                                          struct rp_error *err);
+
+/* The same where nobody can be told of a failure: then all work of the device is waited for, or if
+ * that fails too no later call succeeds; false: there is nothing to hold on to. In a forked child
+ * nothing is done. Thread: as record. Blocks: only after a failure. */
+bool rp_cuda_event_mark(rp_cuda_event *event, uint64_t stream);
+
+/* Work given to the stream from now on begins after the event, which was recorded. Thread: as
+ * record; with stream 2 the one whose stream is meant. Blocks: never. Errors: RP_E_CUDA. */
+RP_CHECKED rp_status rp_cuda_event_hold(const rp_cuda_event *event, uint64_t stream,
+                                        struct rp_error *err);
 
 enum rp_cuda_memory {
     RP_CUDA_ON_DEVICE = 0,

@@ -228,6 +228,11 @@ rp_status rp_cuda_open(const char *library, int ordinal, size_t keep_bytes, rp_c
     return status;
 }
 
+int rp_cuda_ordinal(const rp_cuda *device)
+{
+    return device->ordinal;
+}
+
 bool rp_cuda_is_foreign(const rp_cuda *device)
 {
     return device->generation != rp_fork_generation();
@@ -252,6 +257,13 @@ rp_status rp_cuda_enter(rp_cuda *device, struct rp_error *err)
 bool rp_cuda_enter_to_free(rp_cuda *device)
 {
     return device->api.context_push(device->context) == 0;
+}
+
+rp_status rp_cuda_check(rp_cuda *device, struct rp_error *err)
+{
+    RP_TRY(rp_cuda_enter(device, err));
+    rp_cuda_leave(device);
+    return RP_OK;
 }
 
 void rp_cuda_leave(rp_cuda *device)

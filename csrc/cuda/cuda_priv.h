@@ -22,6 +22,7 @@
     X(context_release, cuDevicePrimaryCtxRelease_v2, (int device))                                \
     X(context_push, cuCtxPushCurrent_v2, (void *context))                                         \
     X(context_pop, cuCtxPopCurrent_v2, (void **context))                                          \
+    X(context_synchronize, cuCtxSynchronize, (void))                                              \
     X(memory_alloc, cuMemAlloc_v2, (uint64_t * address, size_t len))                              \
     X(memory_free, cuMemFree_v2, (uint64_t address))                                              \
     X(host_alloc, cuMemHostAlloc, (void **data, size_t len, unsigned flags))                      \
@@ -104,9 +105,5 @@ void rp_cuda_unref(rp_cuda **device);
 
 /* Whether the handle belongs to a parent process. Thread: any. Blocks: never. */
 bool rp_cuda_is_foreign(const rp_cuda *device);
-
-/* Give all free blocks back to the system, for good. Returns how many. Thread: any. Blocks: for
- * their work. */
-int rp_cuda_trim(rp_cuda *device);
 
 #endif

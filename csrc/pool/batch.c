@@ -6,7 +6,7 @@
 #define FIELD_ALIGN     64
 #define MAX_BATCH_BYTES ((size_t)1 << 40)
 
-static size_t camera_bytes(const struct rp_camera *camera)
+size_t rp_camera_bytes(const struct rp_camera *camera)
 {
     size_t element = camera->type == RP_PIXEL_U8 ? 1 : camera->type == RP_PIXEL_U16 ? 2 : 4;
     return (size_t)camera->height * (size_t)camera->width * (size_t)camera->channels * element;
@@ -35,7 +35,7 @@ rp_status rp_loader_layout(const rp_loader *loader, int64_t n, size_t *offset, s
     size_t at = 0;
     for (int i = 0; i < desc->n_cameras; i++) {
         const struct rp_camera *camera = &desc->camera[i];
-        RP_TRY(add_field(n, camera_bytes(camera), (size_t)camera->window.n, &at, &offset, err));
+        RP_TRY(add_field(n, rp_camera_bytes(camera), (size_t)camera->window.n, &at, &offset, err));
     }
     for (int i = 0; i < desc->n_columns; i++) {
         const struct rp_column *column = &desc->column[i];
@@ -237,7 +237,11 @@ void rp_batch_settle_locked(rp_loader *loader, struct batch *batch, int64_t want
         return;
     }
     rp_batch_unpin_locked(loader, batch);
-    batch->state = BATCH_DONE;
+    bool send = loader->gpu != NULL && batch->error_order == INT32_MAX;
+    batch->state = send ? BATCH_STAGED : BATCH_DONE;
+    if (send) {
+        rp_cond_broadcast(&loader->work);
+    }
     rp_cond_broadcast(&loader->done);
 }
 
@@ -272,7 +276,7 @@ void rp_batch_recycle_locked(rp_loader *loader, struct batch *batch)
 void rp_batch_cancel_ticket_locked(rp_loader *loader, struct batch *batch)
 {
     batch->cancelled = true;
-    if (batch->state == BATCH_DONE) {
+    if (batch->state == BATCH_DONE || batch->state == BATCH_STAGED) {
         rp_batch_recycle_locked(loader, batch);
     }
     else if (batch->state == BATCH_STARTING || batch->state == BATCH_FILLING) {
@@ -332,6 +336,7 @@ rp_status rp_batch_hand_over_locked(rp_loader *loader, struct batch *batch, rp_b
     }
     else {
         handed->block = batch->block;
+        handed->refs = 1;
         handed->n = batch->n;
         handed->done = batch->done;
         handed->rows = batch->rows;
@@ -358,6 +363,9 @@ void rp_batch_free(rp_batch **out)
     }
     rp_batch *batch = *out;
     *out = NULL;
+    if (__atomic_sub_fetch(&batch->refs, 1, __ATOMIC_ACQ_REL) > 0) {
+        return;
+    }
     rp_block_release(&batch->block);
     rp_free((void *)(uintptr_t)batch->rows);
     rp_free((void *)(uintptr_t)batch->field_offset);
@@ -371,6 +379,7 @@ void rp_batches_free(rp_loader *loader)
         struct batch *batch = loader->batches;
         loader->batches = batch->next;
         rp_block_release(&batch->block);
+        rp_stage_free(&batch->stage);
         rp_free(batch->want);
         rp_free(batch->rows);
         rp_free(batch->times);

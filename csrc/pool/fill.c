@@ -178,6 +178,9 @@ void rp_fill_work(struct worker *worker, struct batch *batch)
         if (status == RP_AGAIN) {
             return;
         }
+        if (status == RP_OK && loader->gpu != NULL) {
+            status = rp_stage_take(loader, batch, &err);
+        }
     }
     if (batch->error_order == 0 || status != RP_OK) {
         give_up(loader, batch, &err);

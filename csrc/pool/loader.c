@@ -68,7 +68,14 @@ static rp_status init_parts(rp_loader *loader, struct rp_error *err)
     RP_TRY(rp_files_new_remote(desc->paths, desc->n_files, MAX_OPEN_FILES, desc->remote,
                                &loader->files, err));
     RP_TRY(rp_segments_init(loader, err));
-    RP_TRY(rp_arena_new(loader->options.keep_bytes, loader->options.shared, &loader->arena, err));
+    if (loader->options.device.on) {
+        RP_TRY(rp_gpu_open(loader, err));
+        RP_TRY(rp_gpu_arena(loader->gpu, loader->options.keep_bytes, &loader->arena, err));
+    }
+    else {
+        RP_TRY(
+            rp_arena_new(loader->options.keep_bytes, loader->options.shared, &loader->arena, err));
+    }
     /* Parked pictures come and go by many at a time; giving their pages back and taking them again
      * costs more than it frees, as the next wave needs them. */
     size_t free_pictures = loader->options.parked_bytes / 2 > FREE_PICTURES
@@ -115,6 +122,9 @@ rp_status rp_loader_new(const struct rp_dataset_desc *desc, const struct rp_load
                         rp_loader **out, struct rp_error *err)
 {
     RP_TRY(check_desc(desc, err));
+    if (options->device.on && options->shared) {
+        RP_FAIL(err, RP_E_ARG, "blocks of a GPU are not lent to other processes");
+    }
     if (options->num_threads < 0 || options->num_threads > 1024 || options->prefetch_batches < 0 ||
         options->prefetch_batches > 1024 || options->max_decoders < 1) {
         RP_FAIL(err, RP_E_ARG, "%d threads, %d batches ahead, %d decoders: out of range",
@@ -169,6 +179,7 @@ static void loader_run_item(struct worker *worker, const struct item *item)
     case ITEM_FILL: rp_fill_work(worker, item->batch); break;
     case ITEM_INDEX: rp_index_work(worker->loader, item->file); break;
     case ITEM_RUN: rp_run_work(worker, item->run); break;
+    case ITEM_SEND: rp_send_work(worker->loader, item->batch); break;
     case ITEM_NONE: break;
     }
     __atomic_store_n(&worker->doing, ITEM_NONE, __ATOMIC_RELAXED);
@@ -334,6 +345,7 @@ static const char *item_name(enum item_kind kind)
     case ITEM_FILL: return "filling";
     case ITEM_INDEX: return "indexing";
     case ITEM_RUN: return "decoding";
+    case ITEM_SEND: return "sending";
     case ITEM_NONE: break;
     }
     return "idle";
@@ -457,6 +469,10 @@ void rp_loader_stats(rp_loader *loader, struct rp_loader_stats *out)
         to[i] = rp_counted(&from[i]);
     }
     rp_files_remote_stats(loader->files, &out->remote);
+    out->device = (struct rp_device_stats){0};
+    if (loader->gpu != NULL) {
+        rp_gpu_stats(loader->gpu, &out->device);
+    }
     rp_lock_acquire(&loader->lock);
     out->frame_cache_bytes = loader->frames.bytes;
     out->parked_bytes = loader->park.bytes;
@@ -529,6 +545,7 @@ void rp_loader_close(rp_loader **out)
     rp_free(loader->workers);
     rp_arena_close(&loader->arena);
     rp_arena_close(&loader->pictures);
+    rp_gpu_unref(&loader->gpu);
     rp_files_free(&loader->files);
     rp_cond_free(&loader->fetch);
     rp_cond_free(&loader->done);

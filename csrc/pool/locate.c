@@ -77,20 +77,26 @@ static rp_status find_picture(rp_loader *loader, struct want *want, double toler
     return rp_index_start_key(entry->index, want->sample, &want->key, err);
 }
 
-/* Where in the batch a wanted picture goes, from its place. */
-void rp_want_place(const rp_loader *loader, const struct batch *batch, struct want *want)
+int64_t rp_want_number(const rp_loader *loader, const struct want *want)
 {
-    const struct rp_camera *camera = &loader->desc->camera[want->camera];
+    const struct rp_camera *camera = loader->desc->camera;
     int64_t i = want->order / loader->wants_per_sample, before = 0;
     for (int c = 0; c < want->camera; c++) {
-        before += loader->desc->camera[c].window.n;
+        before += camera[c].window.n;
     }
     int64_t step = want->order % loader->wants_per_sample - before;
-    size_t element = camera->type == RP_PIXEL_U8 ? 1 : camera->type == RP_PIXEL_U16 ? 2 : 4;
-    size_t bytes =
-        (size_t)camera->height * (size_t)camera->width * (size_t)camera->channels * element;
-    want->to = batch->block->data + batch->offsets[want->camera] +
-               (size_t)(i * camera->window.n + step) * bytes;
+    return i * camera[want->camera].window.n + step;
+}
+
+/* Where in the batch a wanted picture goes, from its place. On the way to a GPU its place is in the
+ * stage. */
+void rp_want_place(const rp_loader *loader, const struct batch *batch, struct want *want)
+{
+    if (loader->gpu == NULL) {
+        want->to = batch->block->data + batch->offsets[want->camera] +
+                   (size_t)rp_want_number(loader, want) *
+                       rp_camera_bytes(&loader->desc->camera[want->camera]);
+    }
 }
 
 /* The wants of sample i; stops at the first that cannot be served, *made counts those before it. */

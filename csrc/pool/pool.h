@@ -6,7 +6,7 @@
  *   caller      without the GIL; waits on `done` in slices; num_threads = 0: runs the work items
  * Locks, never two by one thread: loader (all here), files (descriptors), arena (free blocks).
  * Work items: pull (feed -> rows), locate (rows -> wanted pictures), index (MP4 header -> index),
- * fill (a block; columns), run (one start key: bytes -> packets -> pictures -> batches). */
+ * fill (a block; columns), run (one start key: bytes -> pictures -> batches), send (to a GPU). */
 #ifndef RP_POOL_POOL_H
 #define RP_POOL_POOL_H
 
@@ -16,6 +16,7 @@
 #include "convert/convert.h"
 #include "demux/demux.h"
 #include "fetch/fetch.h"
+#include "pool/device.h"
 #include "pool/feed.h"
 
 #include <stdbool.h>
@@ -29,10 +30,9 @@ struct rp_window {
 };
 
 struct rp_camera {
-    const char *key;         /* feature name, for messages */
-    struct rp_window window; /* {0} of length 1 when the key has no deltas */
-    int height, width;       /* pixels as delivered */
-    int channels;            /* 3 RGB, 1 depth */
+    const char *key;             /* feature name, for messages */
+    struct rp_window window;     /* {0} of length 1 when the key has no deltas */
+    int height, width, channels; /* as delivered; 3 RGB, 1 depth */
     enum rp_pixel_type type;
     const float *depth_table; /* n_sets times 4096 values, or NULL */
     const int32_t *run_file;  /* per run: file number */
@@ -57,8 +57,7 @@ struct rp_dataset_desc {
     const char *const *sums;  /* per file: where its check sums lie, if there are any; or NULL */
     const struct rp_remote_file *remote; /* per file; NULL: all are local */
     int n_files;
-    int64_t n_rows;
-    int64_t n_runs;
+    int64_t n_rows, n_runs;
     const int64_t *run_first;   /* n_runs + 1 row numbers: run k = rows [run_first[k], [k + 1]) */
     const int64_t *run_episode; /* the dataset's episode_index, for messages */
     const int32_t *run_set;     /* which data set of a mixture a run is of; NULL: one set */
@@ -85,12 +84,13 @@ struct rp_loader_options {
     size_t read_ahead_bytes;  /* of remote files kept in memory: ahead of their use, and after it */
     int fetch_threads;        /* that read remote files, each over its own connection; >= 1 */
     int max_decoders;         /* open decoders per thread */
+    struct rp_device_options device;
 };
 
 typedef struct rp_loader rp_loader;
 
-/* A sample of a batch that could not be read, and what stands in its place: the next readable row
- * of its episode, else the nearest one before, else the first one of the following episodes. */
+/* A sample that could not be read, and the row in its place: the next readable one of its episode,
+ * else the nearest before, else the first of the following episodes. */
 struct rp_substitute {
     int64_t place;  /* in the batch */
     int64_t wanted; /* row */
@@ -101,7 +101,8 @@ struct rp_substitute {
 /* A finished batch. Fields lie one behind the other in its block: cameras, columns, pads, each
  * 64-byte aligned at `field_offset`, samples contiguous inside a field. */
 typedef struct rp_batch {
-    rp_block *block;
+    rp_block *block;                   /* in a GPU's memory: pool/device.h */
+    int refs;                          /* atomic: who made it, and who it is lent to */
     int64_t n;                         /* samples */
     int64_t done;                      /* of the stream's feed; 0 for a ticket */
     const int64_t *rows;               /* n row numbers, as delivered; owned by the batch */
@@ -111,8 +112,9 @@ typedef struct rp_batch {
     size_t bytes;               /* used bytes of the block */
 } rp_batch;
 
-/* New loader. Starts nothing. Owner: *out is the caller's (rp_loader_close), desc and all it points
- * to are borrowed until then. Thread: any. Blocks: never. Errors: RP_E_ARG, RP_E_NOMEM. */
+/* New loader. Starts no thread. Owner: *out is the caller's (rp_loader_close), desc and all it
+ * points to are borrowed until then. Thread: any. Blocks: with a device, for its driver to start.
+ * Errors: RP_E_ARG, RP_E_NOMEM, RP_E_CUDA. */
 RP_CHECKED rp_status rp_loader_new(const struct rp_dataset_desc *desc,
                                    const struct rp_loader_options *options, rp_loader **out,
                                    struct rp_error *err);
@@ -132,16 +134,15 @@ RP_CHECKED rp_status rp_loader_begin(rp_loader *loader, rp_feed **feed, int64_t 
 RP_CHECKED rp_status rp_loader_next(rp_loader *loader, int64_t slice_ns, int64_t stall_ns,
                                     rp_batch **out, struct rp_error *err);
 
-/* A hint: the next stream begins with these rows (copied). What they need of remote files, a
- * quarter of read_ahead_bytes at most, is fetched when nothing else is. Thread: any. Blocks: never.
- * Errors: RP_E_ARG a row out of range; RP_E_CLOSED. */
+/* A hint: the next stream begins with these rows (copied). What they need of remote files is
+ * fetched when nothing else is. Thread: any. Blocks: never. Errors: RP_E_ARG a row; RP_E_CLOSED. */
 RP_CHECKED rp_status rp_loader_expect(rp_loader *loader, const int64_t *rows, int64_t n,
                                       struct rp_error *err);
 
-/* Ask for a batch of rows (copied); it is worked on before any stream. Take it with rp_loader_take
- * or give it up with rp_loader_drop. times: seconds in the file per row, NULL: run start +
- * timestamp. Owner: *ticket names it. Thread: any. Blocks: never. Errors: RP_E_ARG a row out of
- * range; RP_E_NOMEM; RP_E_CLOSED. */
+/* Ask for a batch of rows (copied), before any stream. It is taken (rp_loader_take) or given up
+ * (rp_loader_drop). times: seconds in the file per row, NULL: run start + timestamp. Owner: *ticket
+ * names it. Thread: any. Blocks: never. Errors: RP_E_ARG a row out of range; RP_E_NOMEM;
+ * RP_E_CLOSED. */
 RP_CHECKED rp_status rp_loader_submit(rp_loader *loader, const int64_t *rows, const double *times,
                                       int64_t n, uint64_t *ticket, struct rp_error *err);
 
@@ -154,11 +155,11 @@ void rp_loader_drop(rp_loader *loader, uint64_t ticket);
 RP_CHECKED rp_status rp_loader_take(rp_loader *loader, uint64_t ticket, int64_t slice_ns,
                                     int64_t stall_ns, rp_batch **out, struct rp_error *err);
 
-/* Give the memory back and null. NULL or pointer to NULL: nothing. The batch may outlive its
- * loader. Thread: any. Blocks: never. */
+/* Count down and null; the last one gives the memory back. NULL or pointer to NULL: nothing. The
+ * batch may outlive its loader. Thread: any. Blocks: never; a GPU's, where memory is freed. */
 void rp_batch_free(rp_batch **batch);
 
-/* Snapshot of counters and memory. Owner: outputs are the caller's. Thread: any. Blocks: never. */
+/* Snapshot of counters and memory. Owner: *out is the caller's. Thread: any. Blocks: never. */
 struct rp_loader_stats {
     struct rp_counters counters;
     struct rp_arena_stats arena;
@@ -167,9 +168,9 @@ struct rp_loader_stats {
     int64_t repeated_tail; /* slots of the stream given to a second rank */
     struct rp_remote_stats remote;
     int64_t read_ahead_bytes;                          /* in memory */
-    int64_t fetch_pending, fetch_evicted, fetch_again; /* segments: not here yet; given up early;
-                                                        * fetched once more */
+    int64_t fetch_pending, fetch_evicted, fetch_again; /* segments: awaited; given up; read again */
     int threads;
+    struct rp_device_stats device;
 };
 void rp_loader_stats(rp_loader *loader, struct rp_loader_stats *out);
 

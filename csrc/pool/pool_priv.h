@@ -9,6 +9,7 @@
 #include "demux/demux.h"
 #include "fetch/fetch.h"
 #include "pool/feed.h"
+#include "pool/gpu_priv.h"
 #include "pool/keep_priv.h"
 #include "pool/pool.h"
 #include "pool/segments.h"
@@ -17,6 +18,7 @@
 
 struct batch;
 struct run;
+struct worker;
 
 /* One picture to be written to one place of a batch. Until its batch is due (has a block and is
  * being filled) a want only says that the picture will be needed: a run that decodes its GOP
@@ -73,6 +75,8 @@ enum batch_state {
     BATCH_STARTING, /* a worker takes a block, writes columns, schedules the wants */
     BATCH_BLOCKED,  /* waits for a free block, then DUE again */
     BATCH_FILLING,  /* waits for its wants */
+    BATCH_STAGED,   /* to be sent to the GPU */
+    BATCH_SENDING,  /* a worker does that */
     BATCH_DONE
 };
 
@@ -118,30 +122,9 @@ struct batch {
     size_t *offsets; /* of the fields */
     rp_block *block;
     size_t bytes;
+    struct stage stage; /* on the way to a GPU */
     int32_t error_order;
     struct rp_error error; /* error_order != INT32_MAX: failed */
-};
-
-enum item_kind { ITEM_NONE, ITEM_PULL, ITEM_LOCATE, ITEM_FILL, ITEM_INDEX, ITEM_RUN };
-
-struct item {
-    enum item_kind kind;
-    struct batch *batch;
-    struct run *run;
-    int32_t file;
-};
-
-/* What one thread owns while it runs items. */
-struct worker {
-    rp_loader *loader;
-    rp_thread thread;
-    rp_decoder_cache *decoders;
-    rp_scratch *scratch;
-    uint8_t *bytes; /* file bytes of the run at work */
-    size_t cap_bytes;
-    struct want **sorted; /* wants of the run at work, by pts */
-    size_t cap_sorted;
-    enum item_kind doing; /* for stall messages; atomic */
 };
 
 struct rp_loader {
@@ -152,6 +135,7 @@ struct rp_loader {
     int64_t wants_per_sample;
     rp_files *files;
     rp_arena *arena;
+    struct rp_gpu *gpu;          /* NULL: batches lie in the process's own memory */
     rp_arena *pictures;          /* blocks of captured pictures */
     struct rp_counters counters; /* atomics */
     rp_lock lock;
@@ -172,11 +156,12 @@ struct rp_loader {
     struct segment_table segments;
     rp_feed *feed;       /* of the stream; used by the worker whose batch is PULLING */
     size_t stream_bytes; /* of a full batch; a shorter one takes as much, so that blocks fit all */
+    int64_t stream_rows; /* likewise */
     int64_t ahead;       /* batches located beyond those that are due */
     int64_t repeated;
     int stream_in_flight; /* batches of the stream that are not free */
     int stream_due;       /* of those: due */
-    bool stream_on, pulling, feed_ended;
+    bool stream_on, pulling, feed_ended, sending;
     bool starved;          /* no memory for the only batch of the stream */
     uint64_t first_ticket; /* of the loader's first batch of a stream */
     uint64_t near_ticket;  /* of the latest near batch; its runs fill idle time */

@@ -59,7 +59,8 @@ rp_status rp_want_convert(struct worker *worker, const struct want *want, const 
     if (camera->channels == 3 && image->format == RP_PIX_GRAY12) {
         RP_FAIL(err, RP_E_FORMAT, "the video holds depth, info.json declares RGB");
     }
-    return rp_convert(image, &target, worker->scratch, err);
+    return worker->loader->gpu != NULL ? rp_stage_picture(worker, want, image, &target, err)
+                                       : rp_convert(image, &target, worker->scratch, err);
 }
 
 /* All wants of the run, or the one that is decoded alone. */

@@ -365,11 +365,18 @@ static struct item pop_run(rp_loader *loader)
 struct item rp_schedule_pop_locked(rp_loader *loader)
 {
     int32_t file;
+    struct batch *batch = loader->sending ? NULL : first_in(loader, BATCH_STAGED);
+    if (batch != NULL) {
+        batch->state = BATCH_SENDING;
+        batch->pending++; /* the worker holds it */
+        loader->sending = true;
+        return (struct item){.kind = ITEM_SEND, .batch = batch};
+    }
     if (loader->n_fetchers == 0 && rp_index_pop_locked(loader, &file)) {
         return (struct item){.kind = ITEM_INDEX, .file = file};
     }
     give_turns(loader);
-    struct batch *batch = first_in(loader, BATCH_DUE);
+    batch = first_in(loader, BATCH_DUE);
     if (batch != NULL && fill_goes_first(loader, batch)) {
         batch->state = BATCH_STARTING;
         batch->pending++; /* the worker holds it */
@@ -450,6 +457,8 @@ void rp_schedule_cancel_locked(rp_loader *loader)
         case BATCH_LOCATING:
         case BATCH_QUEUED:
         case BATCH_INDEXING:
+        case BATCH_STAGED:
+        case BATCH_SENDING:
         case BATCH_DONE: break;
         }
         if (b->pending == 0 && b->state != BATCH_FREE && b->state != BATCH_PULLING &&

@@ -91,6 +91,7 @@ rp_status rp_loader_begin(rp_loader *loader, rp_feed **feed, int64_t ahead, stru
             loader->first_ticket = (uint64_t)1 << 63 | loader->next_ticket;
         }
         loader->stream_bytes = bytes;
+        loader->stream_rows = rp_feed_batch(loader->feed);
         loader->repeated = 0;
         loader->feed_ended = loader->starved = false;
         loader->stream_on = true;

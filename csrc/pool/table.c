@@ -64,11 +64,16 @@ static void write_pad(const struct rp_dataset_desc *desc, const struct rp_window
 void rp_batch_write_columns(const rp_loader *loader, struct batch *batch)
 {
     const struct rp_dataset_desc *desc = loader->desc;
+    if (desc->n_columns + desc->n_pads == 0) {
+        return;
+    }
     const size_t *offset = batch->offsets + desc->n_cameras;
+    size_t first = *offset;
+    uint8_t *to = loader->gpu != NULL ? batch->stage.memory->host : batch->block->data + first;
     for (int i = 0; i < desc->n_columns; i++) {
-        write_column(desc, &desc->column[i], batch, batch->block->data + *offset++);
+        write_column(desc, &desc->column[i], batch, to + (*offset++ - first));
     }
     for (int i = 0; i < desc->n_pads; i++) {
-        write_pad(desc, &desc->pad[i].window, batch, batch->block->data + *offset++);
+        write_pad(desc, &desc->pad[i].window, batch, to + (*offset++ - first));
     }
 }

@@ -4,6 +4,28 @@
 
 #include "pool/pool_priv.h"
 
+enum item_kind { ITEM_NONE, ITEM_PULL, ITEM_LOCATE, ITEM_FILL, ITEM_INDEX, ITEM_RUN, ITEM_SEND };
+
+struct item {
+    enum item_kind kind;
+    struct batch *batch;
+    struct run *run;
+    int32_t file;
+};
+
+/* What one thread owns while it runs items. */
+struct worker {
+    rp_loader *loader;
+    rp_thread thread;
+    rp_decoder_cache *decoders;
+    rp_scratch *scratch;
+    uint8_t *bytes; /* file bytes of the run at work */
+    size_t cap_bytes;
+    struct want **sorted; /* wants of the run at work, by pts */
+    size_t cap_sorted;
+    enum item_kind doing; /* for stall messages; atomic */
+};
+
 /* Spread of (file, sample or key) over hash buckets. */
 static inline uint32_t rp_place_hash(int32_t file, int64_t at)
 {
@@ -57,6 +79,7 @@ RP_CHECKED rp_status rp_batch_take_free_locked(rp_loader *loader, struct batch *
 RP_CHECKED rp_status rp_batch_room(struct batch *batch, int64_t n, struct rp_error *err);
 RP_CHECKED rp_status rp_batch_set_rows(struct batch *batch, const int64_t *rows,
                                        const double *times, int64_t n, struct rp_error *err);
+size_t rp_camera_bytes(const struct rp_camera *camera); /* of one picture */
 RP_CHECKED rp_status rp_batch_reserve(const rp_loader *loader, struct batch *batch,
                                       struct rp_error *err);
 void rp_batch_unpin_locked(rp_loader *loader, struct batch *batch);
@@ -146,6 +169,8 @@ void rp_locate_work(struct worker *worker, struct batch *batch);
 void rp_fill_work(struct worker *worker, struct batch *batch);
 void rp_run_work(struct worker *worker, struct run *run);
 void rp_want_place(const rp_loader *loader, const struct batch *batch, struct want *want);
+/* Which of its camera's pictures of the batch a want is. */
+int64_t rp_want_number(const rp_loader *loader, const struct want *want);
 RP_CHECKED rp_status rp_want_convert(struct worker *worker, const struct want *want,
                                      const rp_frame *frame, struct rp_error *err);
 void rp_want_locate(const rp_loader *loader, const struct want *want, struct rp_error *err);

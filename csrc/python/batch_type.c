@@ -30,6 +30,17 @@ static int typenum(char kind)
     }
 }
 
+PyObject *rp_field_empty(const struct array_field *field, Py_ssize_t n, void **data)
+{
+    npy_intp dims[7] = {n};
+    for (int i = 0; i < field->ndim; i++) {
+        dims[i + 1] = field->shape[i];
+    }
+    PyObject *array = PyArray_SimpleNew(field->ndim + 1, dims, typenum(field->kind));
+    *data = array == NULL ? NULL : PyArray_DATA((PyArrayObject *)array);
+    return array;
+}
+
 static PyObject *field_array(const struct array_field *field, Py_ssize_t n, uint8_t *data,
                              PyObject *base)
 {
@@ -112,12 +123,30 @@ static int check_held(const struct batch_object *self)
     return 0;
 }
 
+/* The same for a batch in a GPU's memory. */
+static PyObject *device_arrays(struct batch_object *self)
+{
+    struct module_state *state = rp_state_of(Py_TYPE((PyObject *)self));
+    PyObject *list = state == NULL ? NULL : PyList_New(self->n_fields);
+    for (Py_ssize_t i = 0; list != NULL && i < self->n_fields; i++) {
+        PyObject *array = rp_device_array_new(state, (PyObject *)self, self->batch, &self->field[i],
+                                              self->batch->field_offset[i]);
+        if (array == NULL || PyList_SetItem(list, i, array) < 0) { /* it takes the array */
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}
+
 static PyObject *batch_arrays(PyObject *object, PyObject *unused)
 {
     (void)unused; /* METH_NOARGS */
     struct batch_object *self = (struct batch_object *)(void *)object;
     if (check_held(self) < 0) {
         return NULL;
+    }
+    if (rp_batch_device(self->batch) >= 0) {
+        return device_arrays(self);
     }
     return rp_fields_arrays(self->field, self->n_fields, self->batch->n, self->batch->block->data,
                             self->batch->field_offset, object);
@@ -203,8 +232,8 @@ static Py_ssize_t batch_length(PyObject *object)
 static PyMethodDef batch_methods[] = {
     {"arrays", batch_arrays, METH_NOARGS,
      "arrays($self, /)\n--\n\n"
-     "The fields as writable NumPy arrays (n, ...), without a copy. They keep the\n"
-     "batch's memory; it is reused when the last of them is gone."},
+     "The fields as writable NumPy arrays (n, ...), or as DeviceArrays, without a copy. They keep\n"
+     "the batch's memory; it is reused when the last of them is gone."},
     {"substitutes", batch_substitutes, METH_NOARGS,
      "substitutes($self, /)\n--\n\n"
      "Samples that could not be read: [(place in the batch, wanted row, row in its place,\n"

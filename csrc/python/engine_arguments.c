@@ -270,19 +270,47 @@ static int take_rows(struct engine_object *self, PyObject *run_first, PyObject *
     return desc->timestamp == NULL ? -1 : 0;
 }
 
+/* None, or (number of the GPU, driver, kernel, bytes of free memory to keep). */
+static int take_device(PyObject *device, struct rp_device_options *options)
+{
+    Py_ssize_t keep;
+    if (device == Py_None) {
+        return 0;
+    }
+    PyObject *image;
+    if (!PyTuple_Check(device)) {
+        PyErr_SetString(PyExc_TypeError, "device must be a tuple or None");
+        return -1;
+    }
+    if (!PyArg_ParseTuple(device, "izOn:device", &options->ordinal, &options->library, &image,
+                          &keep)) {
+        return -1;
+    }
+    if (keep < 0) {
+        PyErr_SetString(PyExc_ValueError, "a number of bytes is negative");
+        return -1;
+    }
+    if (image != Py_None && (options->image = PyBytes_AsString(image)) == NULL) {
+        return -1;
+    }
+    options->keep_bytes = (size_t)keep;
+    options->on = true;
+    return 0;
+}
+
 int rp_engine_fill(struct engine_object *self, struct module_state *state, PyObject *args)
 {
     PyObject *paths, *run_first, *run_episode, *run_set, *row_index, *timestamp, *tolerance;
-    PyObject *cameras, *columns, *pads, *fields;
+    PyObject *cameras, *columns, *pads, *fields, *device;
     struct rp_loader_options o = {0};
     Py_ssize_t keep, frames, parked, indexes, read_ahead;
     int shared, substitute;
-    if (!PyArg_ParseTuple(args, "O!OOOOOOO!O!O!O!iipnnnnipni:Engine", &PyList_Type, &paths,
+    if (!PyArg_ParseTuple(args, "O!OOOOOOO!O!O!O!iipnnnnipniO:Engine", &PyList_Type, &paths,
                           &run_first, &run_episode, &run_set, &row_index, &timestamp, &tolerance,
                           &PyList_Type, &cameras, &PyList_Type, &columns, &PyList_Type, &pads,
                           &PyList_Type, &fields, &o.num_threads, &o.prefetch_batches, &shared,
                           &keep, &frames, &parked, &indexes, &o.max_decoders, &substitute,
-                          &read_ahead, &o.fetch_threads)) {
+                          &read_ahead, &o.fetch_threads, &device)) {
         return -1;
     }
     if (keep < 0 || frames < 0 || parked < 0 || indexes < 0 || read_ahead < 0) {
@@ -296,7 +324,8 @@ int rp_engine_fill(struct engine_object *self, struct module_state *state, PyObj
     o.parked_bytes = (size_t)parked;
     o.index_bytes = (size_t)indexes;
     o.read_ahead_bytes = (size_t)read_ahead;
-    if (take_rows(self, run_first, run_episode, row_index, timestamp) < 0 ||
+    if (take_device(device, &o.device) < 0 ||
+        take_rows(self, run_first, run_episode, row_index, timestamp) < 0 ||
         take_sets(self, run_set, tolerance) < 0 || take_paths(self, state, paths) < 0 ||
         take_lists(self, cameras, columns, pads) < 0 ||
         rp_fields_parse(fields, &self->field, &self->n_fields) < 0 || check_fields(self) < 0) {
@@ -304,7 +333,11 @@ int rp_engine_fill(struct engine_object *self, struct module_state *state, PyObj
     }
     struct rp_error err;
     rp_error_clear(&err);
-    if (rp_loader_new(&self->desc, &o, &self->loader, &err) != RP_OK) {
+    rp_status status;
+    Py_BEGIN_ALLOW_THREADS /* a GPU's driver may take seconds to start */
+        status = rp_loader_new(&self->desc, &o, &self->loader, &err);
+    Py_END_ALLOW_THREADS if (status != RP_OK)
+    {
         (void)rp_raise(state, &err); /* always NULL */
         return -1;
     }

@@ -321,6 +321,10 @@ static PyObject *engine_stats(PyObject *object, PyObject *unused)
                  {"parked_bytes", s.parked_bytes},
                  {"index_bytes", s.index_bytes},
                  {"repeated_tail", s.repeated_tail},
+                 {"device_bytes", s.device.device_bytes},
+                 {"pinned_bytes", s.device.pinned_bytes},
+                 {"uploaded_bytes", s.device.uploaded},
+                 {"converted_on_gpu", s.device.converted},
                  {"threads", s.threads},
                  {"fetches", c->fetches},
                  {"fetch_wanted", s.remote.wanted},
@@ -397,7 +401,7 @@ static PyType_Slot engine_slots[] = {
      "Engine(paths, run_first, run_episode, run_set, row_index, timestamp, tolerance, cameras,\n"
      "columns, pads, fields, num_threads, prefetch_batches, shared, keep_bytes,\n"
      "frame_cache_bytes, parked_bytes, index_bytes, max_decoders, substitute, read_ahead_bytes,\n"
-     "fetch_threads, /)\n--\n\n"
+     "fetch_threads, device, /)\n--\n\n"
      "Decodes and batches the rows of one dataset, or of several that are mixed."},
     {0, NULL}};
 

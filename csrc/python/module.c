@@ -90,6 +90,7 @@ static int execute(PyObject *module)
     struct module_state *state = PyModule_GetState(module);
     if (rp_numpy_import() < 0 || add_type(module, &rp_engine_spec, &state->engine_type) < 0 ||
         add_type(module, &rp_batch_spec, &state->batch_type) < 0 ||
+        add_type(module, &rp_device_array_spec, &state->device_array_type) < 0 ||
         add_type(module, &rp_block_map_spec, &state->block_map_type) < 0 ||
         add_type(module, &rp_lease_spec, &state->lease_type) < 0 ||
         add_type(module, &rp_feed_spec, &state->feed_type) < 0 ||
@@ -110,6 +111,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
     struct module_state *state = PyModule_GetState(module);
     Py_VISIT(state->engine_type);
     Py_VISIT(state->batch_type);
+    Py_VISIT(state->device_array_type);
     Py_VISIT(state->block_map_type);
     Py_VISIT(state->lease_type);
     Py_VISIT(state->feed_type);
@@ -124,6 +126,7 @@ static int module_clear(PyObject *module)
     struct module_state *state = PyModule_GetState(module);
     Py_CLEAR(state->engine_type);
     Py_CLEAR(state->batch_type);
+    Py_CLEAR(state->device_array_type);
     Py_CLEAR(state->block_map_type);
     Py_CLEAR(state->lease_type);
     Py_CLEAR(state->feed_type);

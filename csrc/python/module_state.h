@@ -15,6 +15,7 @@
 struct module_state {
     PyTypeObject *engine_type;
     PyTypeObject *batch_type;
+    PyTypeObject *device_array_type;
     PyTypeObject *block_map_type;
     PyTypeObject *lease_type;
     PyTypeObject *feed_type;
@@ -25,6 +26,7 @@ struct module_state {
 
 extern PyType_Spec rp_engine_spec;
 extern PyType_Spec rp_batch_spec;
+extern PyType_Spec rp_device_array_spec;
 extern PyType_Spec rp_block_map_spec;
 extern PyType_Spec rp_lease_spec;
 extern PyType_Spec rp_feed_spec;
@@ -59,6 +61,14 @@ int rp_fields_parse(PyObject *list, struct array_field **out, Py_ssize_t *count)
  * exception. The arrays are writable and keep `base` alive. */
 PyObject *rp_fields_arrays(const struct array_field *field, Py_ssize_t count, Py_ssize_t n,
                            uint8_t *data, const size_t *offset, PyObject *base);
+
+/* A new NumPy array (n, *field.shape), its elements undefined, at *data. NULL with an exception. */
+PyObject *rp_field_empty(const struct array_field *field, Py_ssize_t n, void **data);
+
+/* A field of a batch that lies in a GPU's memory: a new DeviceArray, which keeps `owner`, whose
+ * batch it is, alive. NULL with an exception. */
+PyObject *rp_device_array_new(struct module_state *state, PyObject *owner, rp_batch *batch,
+                              const struct array_field *field, size_t offset);
 
 /* New Batch that takes *batch over (nulled) and knows its fields through `engine` (kept alive).
  * NULL with an exception; then *batch has been freed. */

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import device as gpu
 from . import env
 from .depth import depth_table
 from .engine_paths import (
@@ -266,18 +267,23 @@ class EngineHandle:
         self, layout: Layout | MixtureLayout, *, num_threads: int, prefetch_batches: int = 0,
         shared: bool = False, keep_bytes: int, parked_bytes: int = 0,
         max_decoders: int = DECODERS_PER_THREAD, read_ahead: int = 0, processes: int = 1,
+        device: int | None = None, stage_bytes: int = 0,
     ) -> None:  # fmt: skip
-        """read_ahead: bytes of remote files; processes: those of this rank that read at once."""
+        """read_ahead: bytes of remote files; processes: those of this rank that read at once;
+        device: number of the GPU in whose memory batches lie, stage_bytes: kept for uploads.
+        """
         core = load_core()
         self.layout = layout
         self.pid = os.getpid()
         self.num_threads, self.prefetch_batches = num_threads, prefetch_batches
         self.parked_bytes = parked_bytes
+        self.device = device
         paths, *rest = layout.engine_arguments()
         self.engine = core.Engine(
             engine_paths(paths), *rest, num_threads, prefetch_batches, shared, keep_bytes,
             FRAME_CACHE_BYTES, parked_bytes, layout.index_bytes, max_decoders, layout.substitute,
             read_ahead, fetch_threads(paths, processes),
+            None if device is None else (device, gpu.DRIVER, gpu.KERNEL, stage_bytes),
         )  # fmt: skip
 
         self._live = LiveLine(paths, self.stats) if self.is_remote else None
@@ -317,6 +323,9 @@ class EngineHandle:
         """The engine's counters, `reuse`, and where files are remote `fetch`."""
         stats = self.engine.stats()
         fetch = {name: stats.pop(at) for name, at in FETCH_COUNTERS.items()}
+        if self.device is None:
+            for name in gpu.STATS:
+                del stats[name]
         if self.is_remote:
             stats["fetch"] = {**client_counters(self.layout.paths), **fetch}
         stats["reuse"] = stats["delivered"] / max(1, stats["decoded"])
@@ -338,10 +347,11 @@ class BatchData:
 
     def __init__(
         self, layout: Layout | MixtureLayout, batch: Any, use_torch: bool, lendable: bool = False,
-        fetch: Callable[[np.ndarray], Any] | None = None,
+        fetch: Callable[[np.ndarray], Any] | None = None, device: int | None = None,
     ) -> None:  # fmt: skip
         self.core_batch = batch
         self.lendable = lendable
+        self._device = device
         self.rows: np.ndarray = batch.rows
         self.substitutes: list[tuple[int, int, int, Exception]] = (
             batch.substitutes() if layout.substitute else []
@@ -369,8 +379,7 @@ class BatchData:
     def _assemble(
         self, arrays: list[np.ndarray], use_torch: bool, fetch: Callable[[np.ndarray], Any] | None
     ) -> dict[str, Any]:
-        if use_torch:
-            from .torch_bridge import from_numpy
+        field, other = _wrappers(use_torch, self._device)
         pictures: dict[str, list[np.ndarray]] = {}
         if self.layout.substitute and fetch is not None:
             from .corruption import sound_pictures
@@ -378,21 +387,35 @@ class BatchData:
             pictures = sound_pictures(self.layout, self.rows, arrays, self.substitutes, fetch)
         values: dict[str, Any] = {}
         for entry in self.layout.entries:
+            value: Any
             if entry.source == "field":
-                value: Any = arrays[entry.at]
+                value = field(arrays[entry.at])
             elif entry.source == "image":
                 found = pictures.get(entry.key)
-                value = _stacked(entry.key, found or self.layout.images(entry, self.rows))
+                value = other(_stacked(entry.key, found or self.layout.images(entry, self.rows)))
             else:
                 value = self.layout.cells(entry, self.rows)
-            if use_torch and not isinstance(value, list):
-                value = from_numpy(value)
             values[entry.key] = value
         if self.layout.substitute:
             marks = np.zeros(len(self.rows), bool)
             marks[[place for place, *_ in self.substitutes]] = True
-            values["is_substitute"] = from_numpy(marks) if use_torch else marks
+            values["is_substitute"] = other(marks)
         return values
+
+
+def _wrappers(use_torch: bool, device: int | None) -> tuple[Callable, Callable]:
+    """What makes of the engine's arrays, and of those made here, what a batch holds."""
+    if not use_torch:
+        return _as_it_is, _as_it_is
+    from . import torch_bridge
+
+    if device is None:
+        return torch_bridge.from_numpy, torch_bridge.from_numpy
+    return torch_bridge.from_device, lambda array: torch_bridge.to_device(array, device)
+
+
+def _as_it_is(array: Any) -> Any:
+    return array
 
 
 def _stacked(key: str, pictures: list[np.ndarray]) -> np.ndarray:
@@ -413,10 +436,12 @@ def batch_bytes(fields: Sequence[tuple[str, tuple[int, ...]]], samples: int) -> 
 
 
 def torch_wanted(output: str | None) -> bool:
-    """Whether batches hold torch tensors: "torch", "numpy", or None for torch if importable."""
-    if output not in (None, "torch", "numpy"):
-        raise ValueError(f"output must be 'torch', 'numpy' or None, not {output!r}")
-    if output == "numpy":
+    """Whether batches hold torch tensors: "torch", "numpy", "dlpack" (what carries `__dlpack__`:
+    NumPy's arrays do), or None for torch if importable.
+    """
+    if output not in (None, "torch", "numpy", "dlpack"):
+        raise ValueError(f"output must be 'torch', 'numpy', 'dlpack' or None, not {output!r}")
+    if output in ("numpy", "dlpack"):
         return False
     from importlib.util import find_spec
 

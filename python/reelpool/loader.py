@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import device as gpu
 from . import env
 from .corruption import Substitutions
 from .dataset import LeRobotDataset
@@ -89,8 +90,8 @@ class Loader:
         datasets: list[Any] = list(dataset) if mixed else [dataset]  # type: ignore[arg-type]
         _check_datasets(datasets)
         _check_counts(batch_size, prefetch_batches, num_threads, timeout_s)
-        if device != "cpu":
-            raise ValueError(f"device={device!r}: this version delivers on 'cpu' only")
+        self.device = str(device)
+        self._device = gpu.parse_device(device)
         if not mixed and not (weights is None and samples_per_epoch is None):
             raise ValueError("weights= and samples_per_epoch= need a list of datasets")
         request = request_of(
@@ -113,7 +114,9 @@ class Loader:
         self.shuffle, self.seed = request.shuffle, request.seed
         self.timeout_s = float(timeout_s)
         self._repeat = any(getattr(d, "repeat", False) for d in datasets)
-        self._torch = torch_wanted(output)
+        self._torch = torch_wanted(output) if self._device is None else gpu.check_output(output)
+        if self._device is not None:
+            gpu.check_datasets(datasets, self._source.layout, self._torch)
         self._num_threads = datasets[0]._num_threads if num_threads is None else num_threads
         self._prefetch = int(prefetch_batches)
         budget = memory_budget
@@ -163,14 +166,22 @@ class Loader:
             prefetch = self._fitting_prefetch() if threads > 0 else 0
             # Free memory beyond what is in flight goes back: a consumer may have held many batches.
             batches = (prefetch + 2) * (self._batch_bytes() + _PAGES)
-            parked = self._parked_bytes(batches)
-            fixed = batches + parked + self._caches()
+            staged = (prefetch + 2) * (self._staged_bytes() + _PAGES)
+            parked = self._parked_bytes(batches + 2 * staged)
+            fixed = batches + 2 * staged + parked + self._caches()
             self._handle = EngineHandle(
                 self._source.layout, num_threads=threads, prefetch_batches=prefetch,
                 keep_bytes=batches, parked_bytes=parked,
                 read_ahead=self._read_ahead(self._total_budget() - fixed),
+                device=self._ordinal(), stage_bytes=staged,
             )  # fmt: skip
         return self._handle
+
+    def _ordinal(self) -> int | None:
+        """The GPU's number, from now on the same."""
+        if self._device is not None:
+            self._device = gpu.ordinal_of(self._device, self._torch)
+        return self._device
 
     def _total_budget(self) -> int:
         return default_memory_budget() if self._budget is None else self._budget
@@ -195,11 +206,15 @@ class Loader:
         """Bytes of one batch."""
         return batch_bytes(self._source.layout.fields, self.batch_size)
 
+    def _staged_bytes(self) -> int:
+        """Bytes of one batch on its way to a GPU: so many pinned, and as many there."""
+        return 0 if self._device is None else gpu.staged_bytes(self._source.layout, self.batch_size)
+
     def _fitting_prefetch(self) -> int:
         """`prefetch_batches`, lowered to what the budget holds beside the pictures that wait:
         to decode those twice costs more than to work on one batch less.
         """
-        budget, one = self._total_budget(), self._batch_bytes()
+        budget, one = self._total_budget(), self._batch_bytes() + 2 * self._staged_bytes()
         free = budget - self._caches() - self._read_ahead()
         fits = free // max(1, one) - 1
         if fits < 1 and self._budget is not None:
@@ -262,7 +277,9 @@ class Loader:
     def _deliver(self, batch: Any, epoch: int) -> dict[str, Any]:
         source = self._source
         fetch = self._engine().get if source.layout.substitute else None
-        data = BatchData(source.layout, batch, self._torch, fetch=fetch)
+        data = BatchData(
+            source.layout, batch, self._torch, fetch=fetch, device=self._engine().device
+        )
         if data.substitutes:
             if self._substitutions is None:
                 self._substitutions = Substitutions(
@@ -277,6 +294,8 @@ class Loader:
 
     def _transformed(self, values: dict[str, Any], rows: np.ndarray, epoch: int) -> dict[str, Any]:
         datasets = self._source.datasets()
+        if not self._torch and self._device is not None:
+            gpu.check_transforms(datasets)
         keys = [k for k in datasets[0]._picture_keys() if k in values]
         done: dict[str, list] = {key: [] for key in keys}
         for position, (dataset, row, seed) in enumerate(self._source.samples(rows)):
@@ -370,6 +389,7 @@ class Loader:
         state = dict(self.__dict__)
         state.update(_handle=None, _iterator=None, _frozen_rank=None, _substitutions=None)
         state["_epoch"], state["_resume"] = self._position()
+        state["_device"] = gpu.parse_device(self.device)
         return state
 
 

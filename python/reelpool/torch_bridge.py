@@ -27,6 +27,26 @@ def from_numpy(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
+def lacks_cuda() -> str | None:
+    """Version of a torch that is built without CUDA; None: it is built with it."""
+    return None if torch.version.cuda is not None else str(torch.__version__)
+
+
+def current_device() -> int:
+    """Number of torch's current GPU."""
+    return torch.cuda.current_device()
+
+
+def from_device(array: Any) -> torch.Tensor:
+    """A tensor over the memory of a `DeviceArray`; work on torch's current stream waits for it."""
+    return torch.from_dlpack(array)
+
+
+def to_device(array: np.ndarray, ordinal: int) -> torch.Tensor:
+    """A copy in the memory of a GPU."""
+    return torch.from_numpy(array).to(f"cuda:{ordinal}")
+
+
 def workers() -> int:
     """Workers of the DataLoader that this process works for; 0 in any other process."""
     info = torch.utils.data.get_worker_info()

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from . import env
+from .device import refuse_device
 from .engine import (
     DECODERS_PER_THREAD,
     F32,
@@ -183,8 +184,7 @@ class VideoDecoderCache:
             max_size = env.video_decoder_cache_size()
         if max_size is not None and not (hasattr(max_size, "__index__") and max_size > 0):
             raise ValueError(f"max_size must be a positive integer or None, not {max_size!r}")
-        if device != "cpu":
-            raise ValueError(f"device={device!r}: this version decodes on 'cpu' only")
+        refuse_device("device", device)
         self.max_size = max_size
         self._counters = [0, 0, 0] if counters is None else counters
         self._decoders: OrderedDict[str, VideoDecoder] = OrderedDict()
@@ -290,8 +290,7 @@ def decode_video_frames(
     """
     if backend not in (None, "torchcodec", "pyav", "video_reader"):
         raise ValueError(f"backend={backend!r}: use None, 'torchcodec', 'pyav' or 'video_reader'")
-    if device != "cpu":
-        raise ValueError(f"device={device!r}: this version decodes on 'cpu' only")
+    refuse_device("device", device)
     if "://" in str(video_path):
         what = f"{str(video_path).split('?')[0]} is remote, and this version reads local files only"
         raise make_error(UnsupportedMediaError, what)

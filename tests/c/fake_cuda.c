@@ -66,7 +66,8 @@ static long seq;
 static char fail_name[64];
 static __thread int depth; /* contexts that this thread has pushed */
 
-static void do_all(void);
+static void run_all(void);
+static void do_but(void *stream);
 
 static int number(const char *name, int otherwise)
 {
@@ -86,7 +87,8 @@ static void reset(void)
     state.depth = pushed;
     state.version = number("FAKE_CUDA_VERSION", 13000);
     state.devices = number("FAKE_CUDA_DEVICES", 2);
-    state.run = do_all;
+    state.run = run_all;
+    state.run_but = do_but;
     state.reset = reset;
     const char *fail = getenv("FAKE_CUDA_FAIL");
     const char *colon = fail != NULL ? strchr(fail, ':') : NULL;
@@ -135,13 +137,20 @@ static int end(int code)
 
 static void do_op(struct op *op);
 
+/* Whether work of the two is in one order: the legacy default stream (1) and a thread's own (2)
+ * wait for each other. */
+static bool in_order(const void *a, const void *b)
+{
+    return a == b || ((uintptr_t)a - 1 < 2 && (uintptr_t)b - 1 < 2);
+}
+
 /* Do the work of a stream up to a number; NULL: of all streams. */
 static void do_stream(const void *stream, long upto)
 {
     struct op **link = &queue;
     while (*link != NULL) {
         struct op *op = *link;
-        if ((stream != NULL && op->stream != stream) || op->seq > upto) {
+        if ((stream != NULL && !in_order(op->stream, stream)) || op->seq > upto) {
             link = &op->next;
             continue;
         }
@@ -170,6 +179,25 @@ static void do_op(struct op *op)
 static void do_all(void)
 {
     do_stream(NULL, seq);
+}
+
+static void run_all(void)
+{
+    pthread_mutex_lock(&lock);
+    do_all();
+    pthread_mutex_unlock(&lock);
+}
+
+/* The latest that a stream may come: everything else is done first. */
+static void do_but(void *stream)
+{
+    pthread_mutex_lock(&lock);
+    for (struct op *op = queue; op != NULL;) {
+        bool others = !in_order(op->stream, stream);
+        do_stream(op->stream, others ? op->seq : 0);
+        op = others ? queue : op->next;
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 static int submit(struct op op)
@@ -350,6 +378,15 @@ API int cuCtxPopCurrent_v2(void **context)
     return end(code);
 }
 
+API int cuCtxSynchronize(void)
+{
+    int code = begin("cuCtxSynchronize", true);
+    if (code == 0) {
+        do_all();
+    }
+    return end(code);
+}
+
 API int cuMemAlloc_v2(uint64_t *address, size_t len)
 {
     int code = begin("cuMemAlloc", true);
@@ -497,7 +534,7 @@ API int cuEventQuery(void *event)
     const struct event *e = event;
     int code = begin("cuEventQuery", true);
     for (const struct op *op = queue; op != NULL && code == 0; op = op->next) {
-        code = op->stream == e->stream && op->seq <= e->seq ? NOT_READY : 0;
+        code = in_order(op->stream, e->stream) && op->seq <= e->seq ? NOT_READY : 0;
     }
     return end(code);
 }

@@ -30,8 +30,9 @@ struct fake_cuda {
     size_t bytes;           /* of device memory in use */
     int depth;              /* contexts pushed and not popped */
     long misuse; /* calls without a context, unknown handles, bytes outside: bugs of the caller */
-    void (*run)(void);   /* do all work */
-    void (*reset)(void); /* everything as at the start; what is alive stays */
+    void (*run)(void);             /* do all work */
+    void (*run_but)(void *stream); /* all but that stream's, as far as it is not waited for */
+    void (*reset)(void);           /* everything as at the start; what is alive stays */
 };
 
 /* Symbol of the library: its one state. */

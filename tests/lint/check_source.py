@@ -23,8 +23,8 @@ LAW = {
     "cuda": (("cuda.h", "convert_frame.h"), ("base",)),
     "convert": (("convert.h", "convert_cuda.h"), ("base", "cuda")),
     "pool": (
-        ("pool.h", "plan.h", "feed.h", "sums.h"),
-        ("base", "fetch", "demux", "decode", "convert"),
+        ("pool.h", "device.h", "plan.h", "feed.h", "sums.h"),
+        ("base", "fetch", "demux", "decode", "cuda", "convert"),
     ),
     "python": ((), ("base", "cuda", "fetch", "demux", "pool")),
 }
