@@ -100,9 +100,20 @@ static void reset(void)
     }
 }
 
+static void lock_it(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+static void unlock_it(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
 API struct fake_cuda *fake_cuda(void)
 {
     if (state.reset == NULL) {
+        (void)pthread_atfork(lock_it, unlock_it, unlock_it); /* a child finds it free */
         reset();
     }
     return &state;
@@ -183,9 +194,9 @@ static void do_all(void)
 
 static void run_all(void)
 {
-    pthread_mutex_lock(&lock);
+    lock_it();
     do_all();
-    pthread_mutex_unlock(&lock);
+    unlock_it();
 }
 
 /* The latest that a stream may come: everything else is done first. */
@@ -460,94 +471,7 @@ API int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t len, void *stream)
     return end(code);
 }
 
-API int cuStreamCreate(void **stream, unsigned flags)
-{
-    int code = begin("cuStreamCreate", true);
-    (void)flags;
-    if (code == 0) {
-        *stream = malloc(1);
-        state.live[FAKE_STREAM]++;
-    }
-    return end(code);
-}
-
-API int cuStreamDestroy_v2(void *stream)
-{
-    int code = begin("cuStreamDestroy", false);
-    do_stream(stream, seq);
-    free(stream);
-    state.live[FAKE_STREAM]--;
-    return end(code);
-}
-
-API int cuStreamSynchronize(void *stream)
-{
-    int code = begin("cuStreamSynchronize", false);
-    do_stream(stream, seq);
-    return end(code);
-}
-
-API int cuStreamWaitEvent(void *stream, void *event, unsigned flags)
-{
-    const struct event *e = event;
-    int code = begin("cuStreamWaitEvent", true);
-    if (code == 0) {
-        code = flags != 0 || e->seq == 0
-                   ? INVALID
-                   : submit((struct op){
-                         .kind = WAIT, .stream = stream, .of = e->stream, .upto = e->seq});
-    }
-    return end(code);
-}
-
-API int cuEventCreate(void **event, unsigned flags)
-{
-    (void)flags;
-    int code = begin("cuEventCreate", true);
-    if (code == 0) {
-        *event = calloc(1, sizeof(struct event));
-        state.live[FAKE_EVENT]++;
-    }
-    return end(code);
-}
-
-API int cuEventDestroy_v2(void *event)
-{
-    int code = begin("cuEventDestroy", false);
-    free(event);
-    state.live[FAKE_EVENT]--;
-    return end(code);
-}
-
-API int cuEventRecord(void *event, void *stream)
-{
-    int code = begin("cuEventRecord", true);
-    if (code == 0) {
-        code = submit((struct op){.kind = MARK, .stream = stream});
-        *(struct event *)event = (struct event){.stream = stream, .seq = seq};
-    }
-    return end(code);
-}
-
-API int cuEventQuery(void *event)
-{
-    const struct event *e = event;
-    int code = begin("cuEventQuery", true);
-    for (const struct op *op = queue; op != NULL && code == 0; op = op->next) {
-        code = in_order(op->stream, e->stream) && op->seq <= e->seq ? NOT_READY : 0;
-    }
-    return end(code);
-}
-
-API int cuEventSynchronize(void *event)
-{
-    const struct event *e = event;
-    int code = begin("cuEventSynchronize", false);
-    if (e->seq > 0) {
-        do_stream(e->stream, e->seq);
-    }
-    return end(code);
-}
+#include "fake_cuda_streams.h" /* it is a part of this file */
 
 API int cuModuleLoadData(void **module, const void *image)
 {

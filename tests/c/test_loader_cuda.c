@@ -1,42 +1,7 @@
 /* rp_loader with batches in a GPU's memory, against the fake driver: the bytes are those of a
- * loader on the CPU, memory is not used again before the work that uses it, every call may fail. */
-#include "fake_cuda_load.h"
-#include "loader_fixture.h"
+ * loader on the CPU, and memory is not used again before the work that uses it. */
+#include "loader_gpu.h"
 #include "loader_rest.h"
-
-static struct demo demo;
-static int64_t rows[512];
-static const char image[8] = "an image";
-
-static struct rp_loader_options gpu_options(int threads, int prefetch)
-{
-    struct rp_loader_options options = demo_options(threads, prefetch);
-    options.device = (struct rp_device_options){
-        .on = true, .library = fake_path(), .image = image, .keep_bytes = (size_t)1 << 40};
-    return options;
-}
-
-/* The bytes of a batch in the process's own memory. */
-static uint8_t *read_batch(const rp_batch *batch)
-{
-    struct rp_error err;
-    rp_error_clear(&err);
-    uint8_t *bytes = calloc(batch->bytes + 1, 1);
-    REQUIRE(bytes != NULL);
-    REQUIRE_OK(rp_batch_read(batch, 0, batch->bytes, bytes, &err), &err);
-    return bytes;
-}
-
-static bool check_on_gpu(const rp_batch *batch, const int64_t *wanted, int64_t n)
-{
-    uint8_t *bytes = read_batch(batch);
-    rp_block block = {.data = bytes};
-    rp_batch copy = *batch;
-    copy.block = &block;
-    bool good = CHECK_EQ(rp_batch_device(batch), 0) && check_batch(&demo, &copy, wanted, n);
-    free(bytes);
-    return good;
-}
 
 /* Bytes of a field for one sample. */
 static size_t field_bytes(int field)
@@ -57,8 +22,8 @@ static void compare_batches(const rp_batch *found, const rp_batch *expected)
     for (int field = 0; field < 5; field++) {
         size_t at = expected->field_offset[field];
         REQUIRE(found->field_offset[field] == at);
-        if (memcmp(bytes + at, expected->block->data + at,
-                   (size_t)found->n * field_bytes(field)) != 0) {
+        if (memcmp(bytes + at, expected->block->data + at, (size_t)found->n * field_bytes(field)) !=
+            0) {
             rp_fail_at(__FILE__, __LINE__, "field %d differs", field);
         }
     }
@@ -233,6 +198,8 @@ RP_TEST(a_stage_is_not_written_again_before_it_was_read)
         rp_loader_stats(loader, &stats);
         int64_t stage = 8 * (FRONT + WRIST) / 2;
         (void)CHECK(stats.device.pinned_bytes <= 5 * stage); /* however late the GPU is */
+        uint64_t work = rp_cuda_stream_handle(loader->gpu->work);
+        fake->run_but((void *)(uintptr_t)work); /* uploads are far ahead of conversions */
         rp_loader_close(&loader);
         for (int i = 0; i < 12; i++) {
             (void)check_on_gpu(kept[i], rows + 8 * i, 8);
@@ -331,6 +298,42 @@ RP_TEST(a_block_is_not_written_again_before_its_consumer_read_it)
     }
 }
 
+/* The consumer's stream comes first: what it needs of the others is done before, no more. */
+RP_TEST(a_consumer_begins_after_the_batch_is_made)
+{
+    struct fake_cuda *fake = fake_start();
+    need_reference();
+    demo_init(&demo);
+    mixed_rows(rows, 32, 18);
+    int (*synchronize)(void *);
+    find("cuStreamSynchronize", &synchronize);
+    static const int64_t streams[] = {0x7000, 1, 2, 0x7001};
+    rp_loader *loader = open_loader(&demo, gpu_options(1, 2));
+    struct rp_error err;
+    rp_error_clear(&err);
+    fake->lazy = true;
+    REQUIRE_OK(begin_rows(loader, rows, 32, 8, false, &err), &err);
+    for (int i = 0; i < 4; i++) {
+        rp_batch *batch = NULL, *lent = NULL;
+        REQUIRE_OK(next_batch(loader, &batch, &err), &err);
+        uint8_t *seen = calloc(1, batch->bytes);
+        REQUIRE_OK(rp_batch_lend(batch, streams[i], &err), &err);
+        lent = batch;
+        consume(batch, (void *)(uintptr_t)streams[i], seen);
+        REQUIRE(synchronize((void *)(uintptr_t)streams[i]) == 0);
+        rp_block block = {.data = seen};
+        rp_batch copy = *batch;
+        copy.block = &block;
+        (void)check_batch(&demo, &copy, rows + (ptrdiff_t)8 * i, 8);
+        rp_batch_return(&lent, streams[i]);
+        rp_batch_free(&batch);
+        free(seen);
+    }
+    rp_loader_close(&loader);
+    fake->lazy = false;
+    (void)CHECK(fake_is_clean(fake));
+}
+
 /* Batches that outlive the loader, in use by two streams, are freed behind both. */
 RP_TEST(freed_memory_waits_for_all_who_use_it)
 {
@@ -403,191 +406,5 @@ RP_TEST(threads_lend_one_batch)
     }
     rp_batch_free(&batch);
     rp_loader_close(&loader);
-    (void)CHECK(fake_is_clean(fake));
-}
-
-RP_TEST(closing_and_beginning_anew_while_work_is_under_way)
-{
-    struct fake_cuda *fake = fake_start();
-    need_reference();
-    demo_init(&demo);
-    mixed_rows(rows, 96, 13);
-    for (int i = 0; i < 20; i++) {
-        fake->lazy = i % 2;
-        rp_loader *loader = open_loader(&demo, gpu_options(i % 3, 3));
-        struct rp_error err;
-        rp_error_clear(&err);
-        rp_batch *batch = NULL;
-        REQUIRE_OK(begin_rows(loader, rows, 96, 8, false, &err), &err);
-        for (int k = 0; k < i % 4; k++) {
-            REQUIRE_OK(next_batch(loader, &batch, &err), &err);
-            rp_batch_free(&batch);
-        }
-        if (i % 5 == 0) {
-            REQUIRE_OK(begin_rows(loader, rows + 5, 40, 8, false, &err), &err);
-            REQUIRE_OK(next_batch(loader, &batch, &err), &err);
-            (void)check_on_gpu(batch, rows + 5, 8);
-        }
-        rp_loader_close(&loader);
-        rp_batch_free(&batch);
-        fake->lazy = false;
-        (void)CHECK(fake_is_clean(fake));
-    }
-}
-
-/* A loader's life. Returns how it ended. */
-static rp_status whole_life(struct fake_cuda *fake, int threads, bool lazy, struct rp_error *err)
-{
-    rp_loader *loader = NULL;
-    struct rp_loader_options options = gpu_options(threads, 2);
-    rp_error_clear(err);
-    fake->lazy = lazy;
-    rp_status status = rp_loader_new(&demo.desc, &options, &loader, err);
-    if (status == RP_OK) {
-        status = begin_rows(loader, rows, 8, 2, false, err);
-    }
-    for (int64_t at = 0; status == RP_OK; at += 2) {
-        rp_batch *batch = NULL, *lent = NULL;
-        status = next_batch(loader, &batch, err);
-        if (status == RP_OK) {
-            status = rp_batch_lend(batch, 0x7000, err);
-            lent = status == RP_OK ? batch : NULL;
-        }
-        if (status == RP_OK) {
-            static uint8_t bytes[2 * (FRONT + WRIST) + 4096]; /* not allocated: that may fail */
-            REQUIRE(batch->bytes <= sizeof(bytes));
-            status = rp_batch_read(batch, 0, batch->bytes, bytes, err);
-            if (status == RP_OK) {
-                rp_block block = {.data = bytes};
-                rp_batch copy = *batch;
-                copy.block = &block;
-                (void)check_batch(&demo, &copy, rows + at, 2);
-            }
-        }
-        if (lent != NULL) {
-            rp_batch_return(&lent, 0x7000);
-        }
-        rp_batch_free(&batch);
-    }
-    rp_loader_close(&loader);
-    fake->lazy = false;
-    return status;
-}
-
-RP_TEST(every_call_of_the_driver_fails_once)
-{
-    struct fake_cuda *fake = fake_start();
-    need_reference();
-    demo_init(&demo);
-    mixed_rows(rows, 8, 14);
-    struct rp_error err;
-    int64_t alive = rp_live_objects();
-    int failures = 0;
-    for (int threads = 0; threads <= 1; threads++) {
-        bool reached = true;
-        for (long nth = 1; reached; nth += threads == 0 ? 1 : 7) {
-            fake->reset();
-            fake->fail_nth = nth;
-            fake->fail_code = nth % 3 == 0 ? 719 : nth % 3 == 1 ? 2 : 999;
-            rp_status status = whole_life(fake, threads, nth % 2, &err);
-            reached = fake->calls >= nth;
-            fake->fail_nth = 0;
-            if (status != RP_END) {
-                failures++;
-                (void)CHECK_EQ(status, RP_E_CUDA);
-                (void)CHECK(err.what[0] != '\0');
-            }
-            if (!CHECK(fake_is_clean(fake)) || !CHECK_EQ(rp_live_objects(), alive)) {
-                fprintf(stderr, "call %ld failed, with %d threads\n", nth, threads);
-                return;
-            }
-        }
-    }
-    (void)CHECK(failures > 100);
-}
-
-RP_TEST(a_gpu_that_is_lost)
-{
-    struct fake_cuda *fake = fake_start();
-    demo_init(&demo);
-    mixed_rows(rows, 96, 15);
-    for (int threads = 0; threads <= 2; threads += 2) {
-        rp_loader *loader = open_loader(&demo, gpu_options(threads, 2));
-        struct rp_error err;
-        rp_error_clear(&err);
-        REQUIRE_OK(begin_rows(loader, rows, 96, 8, false, &err), &err);
-        rp_batch *batch = NULL;
-        rp_status status = next_batch(loader, &batch, &err);
-        REQUIRE_OK(status, &err);
-        fake->lost = 719;
-        rp_batch_free(&batch);
-        while (status == RP_OK) {
-            status = next_batch(loader, &batch, &err);
-            rp_batch_free(&batch);
-        }
-        (void)CHECK_STATUS(status, RP_E_CUDA, &err);
-        (void)CHECK_EQ(err.sys, 719);
-        fake->lost = 0;
-        rp_loader_close(&loader);
-        (void)CHECK(fake_is_clean(fake));
-    }
-}
-
-RP_TEST(memory_of_the_gpu_is_short)
-{
-    struct fake_cuda *fake = fake_start();
-    demo_init(&demo);
-    mixed_rows(rows, 32, 16);
-    rp_loader *loader = open_loader(&demo, gpu_options(1, 2));
-    struct rp_error err;
-    rp_error_clear(&err);
-    fake->limit = 8 * (FRONT + WRIST); /* not a batch and its planes */
-    REQUIRE_OK(begin_rows(loader, rows, 32, 8, false, &err), &err);
-    rp_batch *batch = NULL;
-    (void)CHECK_STATUS(next_batch(loader, &batch, &err), RP_E_CUDA, &err);
-    (void)CHECK(strstr(err.what, "prefetch_batches") != NULL);
-    rp_loader_close(&loader);
-    (void)CHECK(fake_is_clean(fake));
-}
-
-static void use_gpu(void *arg)
-{
-    struct fake_cuda *fake = arg;
-    struct rp_error err;
-    rp_status status = whole_life(fake, 0, false, &err);
-    (void)CHECK(status == RP_END || status == RP_E_NOMEM || status == RP_E_CUDA);
-}
-
-RP_TEST(every_allocation_may_fail)
-{
-    struct fake_cuda *fake = fake_start();
-    need_reference();
-    demo_init(&demo);
-    mixed_rows(rows, 8, 17);
-    (void)CHECK(rp_fault_sweep((struct rp_fault){.calls = RP_FAULT_MEMORY}, use_gpu, fake) > 0);
-    (void)CHECK(fake_is_clean(fake));
-}
-
-RP_TEST(refusals)
-{
-    struct fake_cuda *fake = fake_start();
-    demo_init(&demo);
-    struct rp_error err;
-    rp_loader *loader = NULL;
-    struct rp_loader_options options = gpu_options(1, 1);
-    options.device.library = "/nowhere/libcuda.so.1";
-    rp_error_clear(&err);
-    (void)CHECK_STATUS(rp_loader_new(&demo.desc, &options, &loader, &err), RP_E_CUDA, &err);
-    (void)CHECK(strstr(err.what, "no NVIDIA driver here") != NULL);
-    options = gpu_options(1, 1);
-    options.device.ordinal = 2;
-    rp_error_clear(&err);
-    (void)CHECK_STATUS(rp_loader_new(&demo.desc, &options, &loader, &err), RP_E_CUDA, &err);
-    (void)CHECK(strstr(err.what, "cuda:2") != NULL);
-    options = gpu_options(1, 1);
-    options.shared = true;
-    rp_error_clear(&err);
-    (void)CHECK_STATUS(rp_loader_new(&demo.desc, &options, &loader, &err), RP_E_ARG, &err);
-    (void)CHECK(loader == NULL);
     (void)CHECK(fake_is_clean(fake));
 }

@@ -206,6 +206,7 @@ static struct batch *next_to_fill(rp_loader *loader)
         case ITEM_LOCATE: rp_locate_work(&loader->workers[0], item.batch); break;
         case ITEM_INDEX: rp_index_work(loader, item.file); break;
         case ITEM_RUN: rp_run_work(&loader->workers[0], item.run); break;
+        case ITEM_SEND: rp_send_work(loader, item.batch); break;
         case ITEM_FILL:
         case ITEM_NONE: break;
         }
