@@ -247,7 +247,7 @@ static bool is_device(uint64_t address, size_t len)
 static void *new_memory(size_t len, bool host)
 {
     struct memory *m = malloc(sizeof(*m));
-    uint8_t *data = len < (size_t)1 << 40 ? malloc(len) : NULL;
+    uint8_t *data = len < (size_t)1 << 40 ? aligned_alloc(256, (len + 255) / 256 * 256) : NULL;
     if (m == NULL || data == NULL) {
         free(m);
         return NULL;
