@@ -91,8 +91,8 @@ typedef struct rp_cuda_event rp_cuda_event;
 RP_CHECKED rp_status rp_cuda_event_new(rp_cuda *device, rp_cuda_event **out, struct rp_error *err);
 void rp_cuda_event_free(rp_cuda_event **event);
 
-/* The event is now behind the work that the stream has. Thread: one at a time per event. Blocks:
- * never. Errors: RP_E_CUDA. */
+/* The event is now behind the work that the stream has. Thread: any; where several do it at once,
+ * into one stream, the last one counts. Blocks: never. Errors: RP_E_CUDA. */
 RP_CHECKED rp_status rp_cuda_event_record(rp_cuda_event *event, uint64_t stream,
                                           struct rp_error *err);
 

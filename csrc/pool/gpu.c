@@ -254,9 +254,13 @@ void rp_batch_return(struct rp_batch **batch, int64_t stream)
     if (gpu->fork_generation == rp_fork_generation()) {
         rp_lock_acquire(&gpu->lock);
         struct gpu_use *use = find_use(block, waits_on(stream));
-        assert(use != NULL); /* made when it was lent */
-        use->recorded = rp_cuda_event_mark(use->event, use->stream);
         rp_lock_release(&gpu->lock);
+        assert(use != NULL); /* made when it was lent */
+        if (rp_cuda_event_mark(use->event, use->stream)) {
+            rp_lock_acquire(&gpu->lock);
+            use->recorded = true;
+            rp_lock_release(&gpu->lock);
+        }
     }
     rp_batch_free(batch);
 }

@@ -4,7 +4,7 @@
  *   rp-work-K   num_threads per loader, run work items; wait on `work`
  *   rp-fetch-K  fetch_threads per loader with remote files, read these; wait on `fetch`
  *   caller      without the GIL; waits on `done` in slices; num_threads = 0: runs the work items
- * Locks, never two by one thread: loader (all here), files (descriptors), arena (free blocks).
+ * Locks, never two by one thread: loader (all here), files, arena (free blocks), gpu (uses).
  * Work items: pull (feed -> rows), locate (rows -> wanted pictures), index (MP4 header -> index),
  * fill (a block; columns), run (one start key: bytes -> pictures -> batches), send (to a GPU). */
 #ifndef RP_POOL_POOL_H

@@ -110,7 +110,7 @@ class VideoDecoder:
             with_places([os.fsencode(self.path)]), np.append(zero, one), zero, None, zero,
             np.zeros(1, np.float32), np.full(1, self.tolerance_of_engine), [camera], [], [],
             [(kind, (channels, height, width))], 0, 0, False, 64 << 20, FRAME_CACHE_BYTES, 0,
-            INDEX_BYTES, DECODERS_PER_THREAD, False, 0, 0,
+            INDEX_BYTES, DECODERS_PER_THREAD, False, 0, 0, None,
         )  # fmt: skip
 
     # Times are matched to stored ones before they reach the engine.

@@ -42,6 +42,5 @@ def examine() -> Iterator[tuple[str, str, str | None]]:
             yield "WARN", f"{text}: too old, 7.5 is needed", "use device='cpu'"
         else:
             yield "ok", text, None
-    paths = "decoded and converted on the CPU; this version uses no GPU for it"
-    yield "ok", f"every codec is {paths}", None
+    yield "ok", "every codec is decoded on the CPU; Loader(device='cuda') converts on the GPU", None
     yield "ok", "which codecs these GPUs could decode is unknown: nothing has tried", None

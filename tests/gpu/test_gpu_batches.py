@@ -1,0 +1,164 @@
+"""`Loader(device="cuda")` on a GPU, with torch and whatever else takes DLPack: `make test-gpu`.
+
+Needs the extension with the kernel in it (built here if FFmpeg's headers and nvcc are), NumPy and
+pyarrow. Skips and says why; REELPOOL_REQUIRE=gpu makes the want of a GPU a failure.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "python"))
+
+pytestmark = pytest.mark.gpu
+
+FRONT, WRIST = "observation.images.front", "observation.images.wrist"
+
+
+def usable():
+    """The extension, if it can be loaded and holds the kernel."""
+    try:
+        core = importlib.import_module("reelpool._core")
+    except ImportError:
+        return None
+    return core if core.describe()["cuda"] else None
+
+
+@pytest.fixture(name="reelpool", scope="module")
+def reelpool_fixture():
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        pytest.skip(f"no gpu: {error}")
+    for package in ("numpy", "pyarrow"):
+        pytest.importorskip(package)
+    code = "import sys; sys.path[:0] = ['tests/gpu']; import test_gpu_batches as t; "
+    probe = [sys.executable, "-c", code + "sys.exit(t.usable() is None)"]
+    if subprocess.run(probe, cwd=ROOT).returncode:  # not loaded here: it could not be replaced
+        done = subprocess.run(
+            [sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=ROOT,
+            capture_output=True, text=True, env={**os.environ, "REELPOOL_CUDA": "1"},
+        )  # fmt: skip
+        if done.returncode or subprocess.run(probe, cwd=ROOT).returncode:
+            said = (done.stderr.strip().splitlines() or ["it does not load"])[0]
+            pytest.skip(f"the extension with the kernel cannot be built here: {said}")
+    core = usable()
+    try:
+        core.cuda_devices()
+    except importlib.import_module("reelpool.errors").CudaError as error:
+        pytest.skip(f"no gpu: {error}")
+    return importlib.import_module("reelpool")
+
+
+@pytest.fixture(name="torch")
+def torch_fixture(reelpool):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("this torch has no CUDA")
+    return torch
+
+
+def open_demo(reelpool, **options):
+    root = Path(reelpool.__file__).parent / "_demo/dataset"
+    return reelpool.LeRobotDataset("reelpool/demo", root=root, **options)
+
+
+OPTIONS = [
+    {"return_uint8": True},
+    {"return_uint8": False},
+    {"return_uint8": False, "resize": (51, 71)},
+    {"return_uint8": True, "delta_timestamps": {FRONT: [-0.2, 0.0, 0.1], "action": [0.0, 0.1]}},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=["uint8", "float32", "resized", "windows"])
+def test_bytes_are_those_of_the_cpu(reelpool, options):
+    import numpy as np
+
+    dataset = open_demo(reelpool, **options)
+    how = {"shuffle": True, "seed": 4, "num_threads": 4}
+    cpu = reelpool.Loader(dataset, 16, output="numpy", **how)
+    gpu = reelpool.Loader(dataset, 16, device="cuda", output="dlpack", **how)
+    for _ in range(3):
+        for wanted, found in zip(cpu, gpu):
+            for key, value in wanted.items():
+                same = value == found[key] if isinstance(value, list) else None
+                assert same or np.array_equal(found[key].numpy(), value), key
+    stats = gpu.stats()
+    assert stats["converted_on_gpu"] > stats["delivered"] // 2  # of resized ones not the first
+    assert "resize" in options or stats["converted_on_gpu"] == stats["delivered"]
+    cpu.close()
+    gpu.close()
+
+
+@pytest.mark.parametrize("stream", ["default", "own"])
+def test_a_slow_consumer_that_drops_its_batches_early(reelpool, torch, stream):
+    dataset = open_demo(reelpool, return_uint8=True)
+    how = {"shuffle": True, "seed": 8, "num_threads": 4}
+    with reelpool.Loader(dataset, 16, **how) as cpu:
+        expected = [batch[FRONT].clone() for _ in range(2) for batch in cpu]
+    side = torch.cuda.Stream() if stream == "own" else torch.cuda.current_stream()
+    copies = []
+    with reelpool.Loader(dataset, 16, device="cuda", **how) as gpu, torch.cuda.stream(side):
+        for _ in range(2):
+            for batch in gpu:
+                assert batch[FRONT].device.type == batch["action"].device.type == "cuda"
+                torch.cuda._sleep(20_000_000)  # some 10 ms: the batch is read long after
+                copies.append(batch[FRONT].clone())
+                del batch
+        assert gpu.stats()["arena_grown"] <= 4
+    torch.cuda.synchronize()
+    for found, wanted in zip(copies, expected):
+        assert torch.equal(found.cpu(), wanted)
+
+
+def test_training_takes_the_batches(reelpool, torch):
+    dataset = open_demo(reelpool, return_uint8=False)
+    model = torch.nn.Conv2d(3, 4, 3).cuda()
+    kept = []
+    with reelpool.Loader(dataset, 8, device="cuda", shuffle=True) as gpu:
+        for batch in gpu:
+            model(batch[FRONT]).square().mean().backward()
+            kept.append(batch["index"])
+    assert sorted(torch.cat(kept).tolist()) == list(range(184))
+    assert torch.isfinite(model.weight.grad).all()
+
+
+@pytest.mark.parametrize("name", ["cupy", "jax"])
+def test_other_libraries_take_them(reelpool, name):
+    import numpy as np
+
+    library = pytest.importorskip(name)
+    dataset = open_demo(reelpool, return_uint8=True)
+    with reelpool.Loader(dataset, 8, device="cuda", output="dlpack") as gpu:
+        batch = next(iter(gpu))
+    take = (
+        library.from_dlpack if name == "cupy" else importlib.import_module("jax.dlpack").from_dlpack
+    )
+    taken = take(batch[WRIST])
+    got = library.asnumpy(taken) if name == "cupy" else np.asarray(taken)
+    assert np.array_equal(got, batch[WRIST].numpy())
+
+
+def test_nothing_is_left_behind(reelpool, torch):
+    dataset = open_demo(reelpool, return_uint8=True)
+    free = []
+    for i in range(60):
+        with reelpool.Loader(dataset, 16, device="cuda", shuffle=True) as gpu:
+            kept = next(iter(gpu))
+        del kept
+        gc.collect()
+        if i >= 10:
+            torch.cuda.synchronize()
+            free.append(torch.cuda.mem_get_info()[0])
+    assert max(free) - min(free) < 64 << 20
+    assert reelpool._core.live_objects() < 10_000
