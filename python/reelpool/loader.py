@@ -166,7 +166,7 @@ class Loader:
             prefetch = self._fitting_prefetch() if threads > 0 else 0
             # Free memory beyond what is in flight goes back: a consumer may have held many batches.
             batches = (prefetch + 2) * (self._batch_bytes() + _PAGES)
-            staged = (prefetch + 2) * (self._staged_bytes() + _PAGES)
+            staged = (prefetch + 2) * self._staged_bytes()
             parked = self._parked_bytes(batches + 2 * staged)
             fixed = batches + 2 * staged + parked + self._caches()
             self._handle = EngineHandle(
@@ -208,7 +208,9 @@ class Loader:
 
     def _staged_bytes(self) -> int:
         """Bytes of one batch on its way to a GPU: so many pinned, and as many there."""
-        return 0 if self._device is None else gpu.staged_bytes(self._source.layout, self.batch_size)
+        if self._device is None:
+            return 0
+        return gpu.staged_bytes(self._source.layout, self.batch_size) + _PAGES
 
     def _fitting_prefetch(self) -> int:
         """`prefetch_batches`, lowered to what the budget holds beside the pictures that wait:
