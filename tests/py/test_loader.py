@@ -382,7 +382,7 @@ def test_an_error_of_a_transform_ends_the_pass_at_its_batch(small):
     "options, error",
     [
         ({"shufle": True}, TypeError),
-        ({"device": "cuda"}, ValueError),
+        ({"device": "gpu"}, ValueError),
         ({"output": "jax"}, ValueError),
         ({"num_threads": -1}, ValueError),
         ({"prefetch_batches": -1}, ValueError),
