@@ -34,6 +34,7 @@ struct rp_gpu {
     struct rp_cuda_job *jobs;     /* of the SEND item */
     int64_t cap_jobs;
     int64_t uploaded, converted; /* atomic */
+    int64_t waits;               /* atomic: threads that wait for the GPU to read a stage */
 };
 
 /* Another library's work on a block: one entry per stream. */

@@ -371,6 +371,9 @@ rp_status rp_loader_stalled_locked(const rp_loader *loader, int64_t stall_ns, st
     if (loader->fetching > 0 && loader->busy == 0) {
         return RP_OK; /* the network has its own deadline */
     }
+    if (loader->gpu != NULL && rp_counted(&loader->gpu->waits) > 0) {
+        return RP_OK; /* the consumer's own work is in the way */
+    }
     return stalled_ns > stall_ns ? fail_stalled(loader, stalled_ns, err) : RP_OK;
 }
 

@@ -120,7 +120,9 @@ rp_status rp_stage_take(rp_loader *loader, struct batch *batch, struct rp_error 
     rp_cuda_stats(device, &stats);
     size_t most = need * ((size_t)rp_loader_due_room(loader) + 2);
     bool may_grow = (size_t)stats.bytes[RP_CUDA_PINNED] + need <= most;
+    rp_count(&loader->gpu->waits, !may_grow);
     rp_status status = rp_cuda_take(device, RP_CUDA_PINNED, need, may_grow, &stage->memory, err);
+    rp_count(&loader->gpu->waits, -(int64_t)!may_grow);
     return status == RP_AGAIN
                ? rp_cuda_take(device, RP_CUDA_PINNED, need, true, &stage->memory, err)
                : status;

@@ -2,6 +2,8 @@
  * call of the driver and every allocation fails, the GPU is lost or short of memory, refusals. */
 #include "loader_gpu.h"
 
+#include "pool/work_priv.h"
+
 RP_TEST(closing_and_beginning_anew_while_work_is_under_way)
 {
     struct fake_cuda *fake = fake_start();
@@ -131,6 +133,21 @@ RP_TEST(a_gpu_that_is_lost)
         rp_loader_close(&loader);
         (void)CHECK(fake_is_clean(fake));
     }
+}
+
+RP_TEST(a_slow_gpu_is_no_stall)
+{
+    struct fake_cuda *fake = fake_start();
+    demo_init(&demo);
+    rp_loader *loader = open_loader(&demo, gpu_options(0, 1));
+    struct rp_error err;
+    rp_error_clear(&err);
+    (void)CHECK_STATUS(rp_loader_stalled_locked(loader, 1, &err), RP_E_STALLED, &err);
+    loader->gpu->waits = 1;
+    REQUIRE_OK(rp_loader_stalled_locked(loader, 1, &err), &err);
+    loader->gpu->waits = 0;
+    rp_loader_close(&loader);
+    (void)CHECK(fake_is_clean(fake));
 }
 
 RP_TEST(memory_of_the_gpu_is_short)

@@ -1,7 +1,8 @@
 """`Loader(device="cuda")` on a GPU, with torch and whatever else takes DLPack: `make test-gpu`.
 
-Needs the extension with the kernel in it (built here if FFmpeg's headers and nvcc are), NumPy and
-pyarrow. Skips and says why; REELPOOL_REQUIRE=gpu makes the want of a GPU a failure.
+Needs NumPy, pyarrow, nvcc, and the extension: installed, built in the tree, brought in
+build/gpu-python, or built here, with the FFmpeg of build/gpu-ffmpeg if that is here. Skips and says
+why; REELPOOL_REQUIRE=gpu makes the want of a GPU a failure.
 """
 
 from __future__ import annotations
@@ -17,45 +18,72 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "python"))
+BROUGHT, FFMPEG = ROOT / "build/gpu-python", ROOT / "build/gpu-ffmpeg"
+sys.path[:0] = [str(ROOT / "csrc" / "cuda"), str(ROOT / "python")]
+
+import compile_kernel  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
 FRONT, WRIST = "observation.images.front", "observation.images.wrist"
 
 
-def usable():
-    """The extension, if it can be loaded and holds the kernel."""
+def load():
+    """The extension, from wherever it is; ImportError says what is wrong with the last one."""
+    package = importlib.import_module("reelpool")
     try:
-        core = importlib.import_module("reelpool._core")
+        return importlib.import_module("reelpool._core")
     except ImportError:
-        return None
-    return core if core.describe()["cuda"] else None
+        for library in FFMPEG.glob("lib/libdav1d.so.*"):  # found by its name from now on
+            ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+        if str(BROUGHT / "reelpool") not in package.__path__:
+            package.__path__.append(str(BROUGHT / "reelpool"))
+        importlib.invalidate_caches()
+        return importlib.import_module("reelpool._core")
+
+
+def build():
+    """Build it into BROUGHT; what went wrong, or None."""
+    env = {**os.environ, "REELPOOL_CUDA": "0", "PATH": f"{FFMPEG / 'bin'}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", str(BROUGHT)],
+        cwd=ROOT, capture_output=True, text=True, env=env,
+    )  # fmt: skip
+    said = done.stderr.strip().splitlines() or ["no word"]
+    return None if done.returncode == 0 else said[0]
+
+
+def kernel(folder):
+    """The kernel for an extension that was built without it."""
+    if compile_kernel.find_nvcc() is None:
+        pytest.skip("no gpu compiler: nvcc is not found (NVCC, CUDA_HOME, PATH)")
+    compile_kernel.compile_kernel(folder)
+    numbers = (folder / "cuda" / "convert_kernel.inc").read_text().split(",")
+    return bytes(int(number) for number in numbers if number.strip())
 
 
 @pytest.fixture(name="reelpool", scope="module")
-def reelpool_fixture():
+def reelpool_fixture(tmp_path_factory):
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         pytest.skip(f"no gpu: {error}")
     for package in ("numpy", "pyarrow"):
         pytest.importorskip(package)
-    code = "import sys; sys.path[:0] = ['tests/gpu']; import test_gpu_batches as t; "
-    probe = [sys.executable, "-c", code + "sys.exit(t.usable() is None)"]
-    if subprocess.run(probe, cwd=ROOT).returncode:  # not loaded here: it could not be replaced
-        done = subprocess.run(
-            [sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=ROOT,
-            capture_output=True, text=True, env={**os.environ, "REELPOOL_CUDA": "1"},
-        )  # fmt: skip
-        if done.returncode or subprocess.run(probe, cwd=ROOT).returncode:
-            said = (done.stderr.strip().splitlines() or ["it does not load"])[0]
-            pytest.skip(f"the extension with the kernel cannot be built here: {said}")
-    core = usable()
+    try:
+        core = load()
+    except ImportError:
+        wrong = build()
+        if wrong is not None:
+            pytest.skip(f"the extension cannot be built here: {wrong}")
+        core = load()
     try:
         core.cuda_devices()
     except importlib.import_module("reelpool.errors").CudaError as error:
         pytest.skip(f"no gpu: {error}")
+    if not core.describe()["cuda"]:
+        device = importlib.import_module("reelpool.device")
+        device.KERNEL = kernel(tmp_path_factory.mktemp("kernel"))
     return importlib.import_module("reelpool")
 
 
