@@ -424,3 +424,19 @@ def test_lerobots_streaming_class_runs_the_same_mode(tmp_path, lerobot_python, m
     options = beside_lerobot(out, lerobot_python, *words, "--buffer_size", "20")
     assert suite_cli.streaming(options) == console.OK
     compared(out, f"local_{mode}_bs4_w1_cpu", STREAMING_KEYS)
+
+
+@pytest.mark.parametrize("built", ["", "nvcc 13.0, sm_90"])
+def test_own_loader_makes_batches_on_the_device(monkeypatch, built):
+    """A build without the kernel leaves moving them to the consumer."""
+    import reelpool
+    from reelpool import engine
+
+    seen = {}
+    monkeypatch.setattr(reelpool, "Loader", lambda *args, **options: seen.update(options))
+    monkeypatch.setattr(
+        engine, "load_core", lambda: SimpleNamespace(describe=lambda: {"cuda": built})
+    )
+    config = {"loader": "streaming", "batch_size": 2, "num_threads": 1, "prefetch_factor": 2}
+    suite_runner.own_loader(None, config | {"device": "cuda:1"})
+    assert seen.get("device") == ("cuda:1" if built else None)

@@ -270,12 +270,15 @@ def data_loader(dataset: Any, config: dict) -> Any:
 
 
 def own_loader(dataset: Any, config: dict) -> Any:
-    """reelpool's `Loader` doing the same work without worker processes."""
+    """reelpool's `Loader` doing the same work without worker processes, moving included."""
     import reelpool
+    from reelpool.engine import load_core
 
     options: dict[str, Any] = {}
     if config["loader"] != "streaming":
         options = {"shuffle": True, "seed": config["seed"]}
+    if load_core().describe()["cuda"]:  # else the consumer moves the batches
+        options["device"] = config["device"]
     return reelpool.Loader(
         dataset,
         config["batch_size"],
