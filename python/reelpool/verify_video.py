@@ -176,34 +176,36 @@ class VideoFile:
         )
         return {0, len(self.sample) - 1, *begins[taken].tolist(), *ends[taken].tolist()}
 
-    def check_ends(self, spot: int | None) -> None:
+    def check_ends(self, spot: int | None, threads: int) -> None:
         """First and last picture of each episode (or of some), read as a dataset reads them."""
         if not self.opened or not len(self.sample):
             return
         rank = np.full(len(self.samples), -1, np.int64)
         rank[self.shown] = np.arange(len(self.shown))
-        decoder = VideoDecoder(self.path)
         # Those that are beyond its end are reported as cut off.
         spots = [at for at in sorted(self._spots(spot)) if not self.beyond[self.sample[at]]]
+        parts = [part.tolist() for part in np.array_split(spots, threads) if len(part)]
+        if len(parts) == 1:
+            self.pictures += self._check_spots(parts[0], rank)
+        elif parts:
+            with ThreadPoolExecutor(len(parts), thread_name_prefix="rp-verify") as pool:
+                self.pictures += sum(pool.map(self._check_spots, parts, [rank] * len(parts)))
+
+    def _check_spots(self, spots: list[int], rank: np.ndarray) -> int:
+        """Decode the pictures of these places in `sample`; how many could be."""
+        decoder = VideoDecoder(self.path)
         picture = 3 * decoder.metadata.height * decoder.metadata.width
-        some = max(1, _SPOT_BYTES // max(1, picture))
-        while spots and self._read_all(decoder, rank[self.sample[spots[:some]]]):
+        some, good = max(1, _SPOT_BYTES // max(1, picture)), 0
+        while spots and _readable(decoder, rank[self.sample[spots[:some]]]):
+            good += len(spots[:some])
             spots = spots[some:]
         for at in spots:
             with collecting(self.faults, "index", self.meta.root, file=self.rel,
                             camera=self.camera, episode=int(self.episode[at]),
                             frame=int(self.frame[at])):  # fmt: skip
                 self._read(decoder, int(rank[self.sample[at]]), at)
-                self.pictures += 1
-
-    def _read_all(self, decoder: VideoDecoder, numbers: np.ndarray) -> bool:
-        """Read several pictures at once; False if one of them cannot be read."""
-        try:
-            decoder.read(numbers)
-        except ReelpoolError:
-            return False
-        self.pictures += len(numbers)
-        return True
+                good += 1
+        return good
 
     def _read(self, decoder: VideoDecoder, number: int, at: int) -> None:
         try:
@@ -316,6 +318,15 @@ class VideoFile:
             )  # fmt: skip
 
 
+def _readable(decoder: VideoDecoder, numbers: np.ndarray) -> bool:
+    """Whether all of these pictures can be read."""
+    try:
+        decoder.read(numbers)
+    except ReelpoolError:
+        return False
+    return True
+
+
 def nearest(
     stored: np.ndarray, wanted: np.ndarray, tolerance: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -338,8 +349,10 @@ def nearest(
     return place, ~good, times
 
 
-def _examine(file: VideoFile, choices: Choices, times: dict[int, np.ndarray]) -> sums.Sums | None:
-    """Level "index" of one file; its sums if it may have new ones."""
+def _examine(
+    file: VideoFile, choices: Choices, times: dict[int, np.ndarray], threads: int
+) -> sums.Sums | None:
+    """Level "index" of one file, decoding by so many threads; its sums if it may have new ones."""
     own: sums.Sums | None = None
     file.open(choices, times)
     with collecting(file.faults, "index", file.meta.root, file=file.rel, camera=file.camera,
@@ -347,7 +360,7 @@ def _examine(file: VideoFile, choices: Choices, times: dict[int, np.ndarray]) ->
         if choices.sums and file.opened and not file.beyond.any():
             own = file.check_sums(choices)
         if not choices.decode and not file.rotten:
-            file.check_ends(choices.spot)  # what has lost its sums cannot be read anyway
+            file.check_ends(choices.spot, threads)  # what has lost its sums cannot be read anyway
     return own
 
 
@@ -369,7 +382,8 @@ def check_files(
     try:
         bar = progress(len(files))
         own: dict[VideoFile, sums.Sums | None] = {}
-        waiting = {threads.submit(_examine, f, choices, times): f for f in files}
+        each = max(1, choices.jobs // max(1, len(files)))  # where there are fewer files than CPUs
+        waiting = {threads.submit(_examine, f, choices, times, each): f for f in files}
         for done in _each(waiting, bar):
             own[waiting[done]] = done.result()
         bar.close()

@@ -226,6 +226,7 @@ class _Pool:
         else:
             workers = _Threads(job, items, step, count)
         try:
+            report(done)
             under_way = _UnderWay(job, workers, set(items), report)
             yield under_way
             under_way.rest()
