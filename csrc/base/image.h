@@ -10,7 +10,8 @@ enum rp_pixel_format {
     RP_PIX_I420 = 1,   /* planar YUV 4:2:0, 8 bit (yuv420p) */
     RP_PIX_I420J = 2,  /* the same, decoder says full range by format (yuvj420p) */
     RP_PIX_GRAY12 = 3, /* one plane of uint16 codes 0..4095 (gray12le): depth */
-    RP_PIX_NV12 = 4    /* Y plane and interleaved UV (NVDEC) */
+    RP_PIX_NV12 = 4,   /* Y plane and interleaved UV (NVDEC) */
+    RP_PIX_NV12J = 5   /* the same of a stream that a CPU decodes to yuvj420p */
 };
 
 struct rp_image {

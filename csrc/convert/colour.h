@@ -21,7 +21,7 @@ struct rp_colour {
 static inline bool rp_colour_is_full(const struct rp_image *image)
 {
     if (image->width % 32 == 0 || image->color_range == 0) {
-        return image->format == RP_PIX_I420J;
+        return image->format == RP_PIX_I420J || image->format == RP_PIX_NV12J;
     }
     return image->color_range == 2;
 }

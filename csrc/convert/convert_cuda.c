@@ -70,17 +70,21 @@ static bool is_side(int n)
     return n >= 1 && n <= MAX_SIDE;
 }
 
+static bool is_paired(const struct rp_image *image)
+{
+    return image->format == RP_PIX_NV12 || image->format == RP_PIX_NV12J;
+}
+
 static bool are_strides(const struct rp_image *image)
 {
-    bool alike = image->format == RP_PIX_NV12 || image->stride[1] == image->stride[2];
+    bool alike = is_paired(image) || image->stride[1] == image->stride[2];
     return alike && image->stride[0] >= 0 && image->stride[0] <= INT32_MAX &&
            image->stride[1] >= 0 && image->stride[1] <= INT32_MAX;
 }
 
 bool rp_cuda_converts(const struct rp_image *image, const struct rp_target *target)
 {
-    bool yuv = image->format == RP_PIX_I420 || image->format == RP_PIX_I420J ||
-               image->format == RP_PIX_NV12;
+    bool yuv = image->format == RP_PIX_I420 || image->format == RP_PIX_I420J || is_paired(image);
     bool type = target->type == RP_PIXEL_U8 || target->type == RP_PIXEL_F32;
     return yuv && type && target->depth_table == NULL && is_side(image->width) &&
            is_side(image->height) && is_side(target->width) && is_side(target->height) &&
@@ -180,7 +184,7 @@ static void describe(const struct rp_cuda_job *job, struct rp_cuda_frame *frame)
     const struct rp_image *image = &job->image;
     const struct rp_target *target = &job->target;
     const struct rp_colour *colour = rp_colour_of(image->colorspace, rp_colour_is_full(image));
-    bool pairs = image->format == RP_PIX_NV12;
+    bool pairs = is_paired(image);
     uint64_t cb = (uintptr_t)image->plane[1];
     *frame = (struct rp_cuda_frame){
         .luma = (uintptr_t)image->plane[0],

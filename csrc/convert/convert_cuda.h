@@ -12,7 +12,7 @@
 
 /* One picture and its place. Planes and data are addresses on the device. */
 struct rp_cuda_job {
-    struct rp_image image; /* RP_PIX_I420, RP_PIX_I420J, or RP_PIX_NV12 (planes Y, UV) */
+    struct rp_image image; /* RP_PIX_I420, RP_PIX_I420J; RP_PIX_NV12, RP_PIX_NV12J (planes Y, UV) */
     struct rp_target target;
 };
 

@@ -330,6 +330,8 @@ RP_TEST(refusals)
     set_target(f, RP_PIXEL_U8, 32, 8);
     f->image.format = RP_PIX_NV12;
     CHECK_STATUS(convert(f), RP_E_UNSUPPORTED, &f->err);
+    f->image.format = RP_PIX_NV12J;
+    CHECK_STATUS(convert(f), RP_E_UNSUPPORTED, &f->err);
     f->image.format = RP_PIX_OTHER;
     f->image.native_format = AV_PIX_FMT_VAAPI; /* no pixels in memory */
     CHECK_STATUS(convert(f), RP_E_UNSUPPORTED, &f->err);

@@ -128,7 +128,7 @@ static struct rp_cuda_job job_of(const struct rig *rig, const struct shape *s)
     struct rp_cuda_job job = {.image = image_of(s, (const uint8_t *)(uintptr_t)rig->there->address),
                               .target = target_of(s, (void *)(uintptr_t)rig->result->address)};
     if (s->pairs) {
-        job.image.format = RP_PIX_NV12;
+        job.image.format = s->full_format ? RP_PIX_NV12J : RP_PIX_NV12;
         job.image.plane[1] = job.image.plane[0] + 3 * PLANE;
         job.image.plane[2] = NULL;
         job.image.stride[1] = STRIDE_MAX;
@@ -178,7 +178,7 @@ RP_TEST(every_matrix_and_range)
                                   .colorspace = colorspace,
                                   .color_range = range,
                                   .pairs = kind & 2,
-                                  .full_format = (kind & 4) && !(kind & 2),
+                                  .full_format = kind & 4,
                                   .type = kind & 4 ? RP_PIXEL_F32 : RP_PIXEL_U8};
                 s.out_width = s.width;
                 s.out_height = s.height;
