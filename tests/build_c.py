@@ -25,8 +25,10 @@ sys.path[:0] = [str(ROOT / "tests" / "lint"), str(ROOT / "csrc" / "cuda")]
 import check_source  # noqa: E402  (the include law is data there, once)
 import compile_kernel  # noqa: E402  (so does the extension)
 
+# Stand-ins for NVIDIA's libraries: their names, their sources in tests/c.
+FAKES = {"libcuda.so.1": ("fake_cuda", "fake_cuda_rest"), "libnvcuvid.so.1": ("fake_nvcuvid",)}
 # Programs whose name is no module's: the folder they are linked with.
-FOLDER_OF = {"check_gpu": "cuda", "check_kernels": "convert", "dump_index": "demux"}
+FOLDER_OF = {"check_gpu": "cuda", "check_nvdec": "decode", "check_kernels": "convert", "dump_index": "demux"}
 PACKAGES = {
     "fetch": ["libcurl"],
     "decode": ["libavcodec", "libavutil"],
@@ -118,15 +120,20 @@ class Builder:
         return [source, *sources], flags + pkg_config("--libs", *folders)
 
     def fake_driver(self):
-        """Build the libcuda.so.1 that needs no GPU, beside the programs that load it."""
-        source, target = ROOT / "tests" / "c" / "fake_cuda.c", self.out / "fake_libcuda.so.1"
-        headers = [*(ROOT / "tests" / "c").glob("*.h"), *(ROOT / "csrc" / "cuda").glob("*.h")]
-        newest = max(path.stat().st_mtime for path in [source, *headers, Path(__file__)])
-        if not target.exists() or target.stat().st_mtime <= newest:
+        """Build the libcuda.so.1 and libnvcuvid.so.1 that need no GPU, beside the programs that
+        load them. Who loads them by those names afterwards, as FFmpeg does, gets them, too."""
+        folder = ROOT / "tests" / "c"
+        headers = [*folder.glob("*.h"), *(ROOT / "csrc" / "cuda").glob("*.h")]
+        for name, stems in FAKES.items():
+            sources, target = [folder / f"{stem}.c" for stem in stems], self.out / f"fake_{name}"
+            newest = max(path.stat().st_mtime for path in [*sources, *headers, Path(__file__)])
+            if target.exists() and target.stat().st_mtime > newest:
+                continue
             self.out.mkdir(parents=True, exist_ok=True)
             new = target.with_suffix(f".{os.getpid()}")  # another build may be under way
-            run_tool([self.cc, *self.flags, "-fPIC", "-shared", "-Icsrc", "-Itests/c",
-                      str(source.relative_to(ROOT)), "-o", str(new)])  # fmt: skip
+            run_tool([self.cc, *self.flags, "-fPIC", "-shared", f"-Wl,-soname,{name}", "-Icsrc",
+                      "-Itests/c", *(str(s.relative_to(ROOT)) for s in sources),
+                      "-o", str(new)])  # fmt: skip
             new.replace(target)
 
     def program(self, source):
@@ -147,7 +154,7 @@ class Builder:
     def programs(self, sources):
         """Build all: shared objects first, side by side, then the programs."""
         shared = {p for s in sources for p in self.parts(s)[0]}
-        if any("cuda" in s.stem for s in sources):
+        if any("cuda" in s.stem or "nvdec" in s.stem for s in sources):
             self.fake_driver()
 
         def attempt(source):

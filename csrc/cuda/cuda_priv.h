@@ -6,6 +6,8 @@
 #include "base/thread.h"
 #include "cuda/cuda.h"
 
+struct rp_cuda_rows; /* cuda_video_priv.h */
+
 /* The driver's types as its ABI has them: CUresult, CUdevice and CUdevice_attribute are int,
  * CUdeviceptr is 64 bits wide, the rest are pointers. tests/gpu holds this list against cuda.h. */
 #define RP_CUDA_CALLS(X)                                                                          \
@@ -41,6 +43,7 @@
     X(module_load, cuModuleLoadData, (void **module, const void *image))                          \
     X(module_unload, cuModuleUnload, (void *module))                                              \
     X(module_function, cuModuleGetFunction, (void **function, void *module, const char *name))    \
+    X(copy_rows, cuMemcpy2DAsync_v2, (const struct rp_cuda_rows *rows, void *stream))             \
     X(launch, cuLaunchKernel,                                                                     \
       (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,       \
        unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **arguments, \

@@ -1,7 +1,6 @@
-#include "decode/decode_priv.h"
+#include "decode/dec_av.h"
 
 #include "base/memory.h"
-#include "decode/av_compat.h"
 
 #include <libavutil/buffer.h>
 #include <libavutil/error.h>
@@ -18,11 +17,7 @@
  * kept. */
 enum { SMALLEST_CLASS = 12, LARGEST_CLASS = 22, CLASSES = LARGEST_CLASS - SMALLEST_CLASS + 1 };
 
-struct av_decoder {
-    AVCodecContext *context;
-    AVPacket *packet;
-    AVBufferPool *pools[CLASSES];
-};
+_Static_assert(CLASSES == RP_AV_POOLS, "one pool for each");
 
 static const char *const DECODERS[][2] = {
     [RP_CODEC_AV1] = {"libdav1d", "libaom-av1"}, /* "av1" decodes by hardware only */
@@ -83,7 +78,7 @@ void rp_decode_describe(char *text, size_t cap)
     }
 }
 
-static rp_status av_fail(struct rp_error *err, int code, const char *what, const char *decoder)
+rp_status rp_av_failed(struct rp_error *err, int code, const char *what, const char *decoder)
 {
     char reason[AV_ERROR_MAX_STRING_SIZE] = "";
     (void)av_strerror(code, reason, sizeof(reason)); /* fills in a text in any case */
@@ -96,9 +91,9 @@ static rp_status av_fail(struct rp_error *err, int code, const char *what, const
     return status;
 }
 
-static void av_close(void *native)
+void rp_av_close(void *native)
 {
-    struct av_decoder *decoder = native;
+    struct rp_av_decoder *decoder = native;
     avcodec_free_context(&decoder->context);
     av_packet_free(&decoder->packet);
     for (int i = 0; i < CLASSES; i++) {
@@ -151,15 +146,16 @@ static rp_status set_extradata(AVCodecContext *context, const struct rp_codec_pa
     return RP_OK;
 }
 
-static rp_status open_codec(const AVCodec *codec, const struct rp_codec_params *params,
-                            bool with_extradata, void **out, struct rp_error *err)
+rp_status rp_av_open(const AVCodec *codec, const struct rp_codec_params *params,
+                     bool with_extradata, rp_av_prepare prepare, void *arg, void **out,
+                     struct rp_error *err)
 {
     if (codec == NULL) {
         RP_FAIL(err, RP_E_UNSUPPORTED, "this FFmpeg has no decoder for %s (libavcodec %u.%u)",
                 rp_codec_name(params->codec), AV_VERSION_MAJOR(avcodec_version()),
                 AV_VERSION_MINOR(avcodec_version()));
     }
-    struct av_decoder *decoder = rp_calloc(1, sizeof(*decoder));
+    struct rp_av_decoder *decoder = rp_calloc(1, sizeof(*decoder));
     if (decoder == NULL) {
         RP_FAIL(err, RP_E_NOMEM, "no memory for a decoder");
     }
@@ -174,47 +170,52 @@ static rp_status open_codec(const AVCodec *codec, const struct rp_codec_params *
     set_options(decoder->context, params);
     if (with_extradata) {
         status = set_extradata(decoder->context, params, err);
-        if (status != RP_OK) {
-            goto fail;
-        }
+    }
+    if (status == RP_OK && prepare != NULL) {
+        status = prepare(decoder->context, arg, err);
+    }
+    if (status != RP_OK) {
+        goto fail;
     }
     int rc = av_dict_set(&options, "alllayers", "0", 0); /* decoders without it leave it there */
     rc = rc < 0 ? rc : avcodec_open2(decoder->context, codec, &options);
     av_dict_free(&options);
     if (rc < 0) {
-        status = av_fail(err, rc, "refuses the codec parameters", codec->name);
+        status = rp_av_failed(err, rc, "refuses the codec parameters", codec->name);
         goto fail;
     }
     *out = decoder;
     return RP_OK;
 
 fail:
-    av_close(decoder);
+    rp_av_close(decoder);
     return status;
 }
 
-static rp_status av_open(const struct rp_codec_params *params, bool with_extradata, void **out,
-                         struct rp_error *err)
+static rp_status av_open(void *host, const struct rp_codec_params *params, bool with_extradata,
+                         void **out, struct rp_error *err)
 {
-    return open_codec(find_decoder(params->codec), params, with_extradata, out, err);
+    (void)host; /* the CPU is always there */
+    return rp_av_open(find_decoder(params->codec), params, with_extradata, NULL, NULL, out, err);
 }
 
-static rp_status av_open_strict(const struct rp_codec_params *params, bool with_extradata,
-                                void **out, struct rp_error *err)
+static rp_status av_open_strict(void *host, const struct rp_codec_params *params,
+                                bool with_extradata, void **out, struct rp_error *err)
 {
     const AVCodec *other = find_other(params->codec);
-    return open_codec(other != NULL ? other : find_decoder(params->codec), params, with_extradata,
-                      out, err);
+    (void)host; /* the CPU is always there */
+    return rp_av_open(other != NULL ? other : find_decoder(params->codec), params, with_extradata,
+                      NULL, NULL, out, err);
 }
 
-static void av_flush(void *native)
+void rp_av_flush(void *native)
 {
-    struct av_decoder *decoder = native;
+    struct rp_av_decoder *decoder = native;
     avcodec_flush_buffers(decoder->context);
 }
 
 /* A recycled buffer of at least `bytes`. NULL: memory is short. */
-static AVBufferRef *take_buffer(struct av_decoder *decoder, size_t bytes)
+static AVBufferRef *take_buffer(struct rp_av_decoder *decoder, size_t bytes)
 {
     unsigned index = 0;
     while (index < CLASSES && ((size_t)1 << (SMALLEST_CLASS + index)) < bytes) {
@@ -234,7 +235,7 @@ static AVBufferRef *take_buffer(struct av_decoder *decoder, size_t bytes)
 }
 
 /* The copy is what lets a decoder keep a reference to the bytes and read past their end. */
-static rp_status fill_packet(struct av_decoder *decoder, const struct rp_packet *packet,
+static rp_status fill_packet(struct rp_av_decoder *decoder, const struct rp_packet *packet,
                              struct rp_error *err)
 {
     if (packet->len == 0 || packet->len > INT_MAX - AV_INPUT_BUFFER_PADDING_SIZE) {
@@ -258,28 +259,33 @@ static rp_status fill_packet(struct av_decoder *decoder, const struct rp_packet 
     return RP_OK;
 }
 
-static rp_status av_send(void *native, const struct rp_packet *packet, struct rp_error *err)
+rp_status rp_av_feed(struct rp_av_decoder *decoder, const struct rp_packet *packet, int *rc,
+                     struct rp_error *err)
 {
-    struct av_decoder *decoder = native;
     AVCodecContext *context = decoder->context;
-    int rc = 0;
     if (packet == NULL) {
-        rc = avcodec_send_packet(context, NULL);
+        *rc = avcodec_send_packet(context, NULL);
+        *rc = *rc == AVERROR_EOF ? 0 : *rc;
     }
     else {
         RP_TRY(fill_packet(decoder, packet, err));
         context->skip_frame = packet->wanted ? AVDISCARD_DEFAULT : AVDISCARD_NONREF;
-        rc = avcodec_send_packet(context, decoder->packet);
+        *rc = avcodec_send_packet(context, decoder->packet);
         av_packet_unref(decoder->packet);
     }
-    if (rc == AVERROR(EAGAIN)) {
-        return RP_AGAIN;
+    return *rc == AVERROR(EAGAIN) ? RP_AGAIN : RP_OK;
+}
+
+static rp_status av_send(void *native, const struct rp_packet *packet, struct rp_error *err)
+{
+    struct rp_av_decoder *decoder = native;
+    int rc = 0;
+    rp_status status = rp_av_feed(decoder, packet, &rc, err);
+    if (status == RP_OK && rc < 0) {
+        return rp_av_failed(err, rc, packet == NULL ? "cannot be drained" : "refuses a packet",
+                            decoder->context->codec->name);
     }
-    if (rc < 0 && !(packet == NULL && rc == AVERROR_EOF)) {
-        return av_fail(err, rc, packet == NULL ? "cannot be drained" : "refuses a packet",
-                       context->codec->name);
-    }
-    return RP_OK;
+    return status;
 }
 
 static enum rp_pixel_format pixel_format(int format)
@@ -311,9 +317,8 @@ static void describe_plane(const AVFrame *picture, int plane, rp_frame *frame)
     frame->bytes += frame->rows[plane] * (size_t)stride;
 }
 
-/* Give the picture's facts to the frame, or refuse it. */
-static rp_status describe(const AVFrame *picture, const char *name, rp_frame *frame,
-                          struct rp_error *err)
+rp_status rp_av_accept(const AVFrame *picture, const char *name, rp_frame *frame,
+                       struct rp_error *err)
 {
     if ((picture->flags & AV_FRAME_FLAG_CORRUPT) != 0 || picture->decode_error_flags != 0) {
         RP_FAIL(err, RP_E_DECODE, "%s returned a corrupt picture (flags %d, errors %d)", name,
@@ -333,15 +338,12 @@ static rp_status describe(const AVFrame *picture, const char *name, rp_frame *fr
                                      .height = picture->height,
                                      .colorspace = picture->colorspace,
                                      .color_range = picture->color_range};
-    for (int i = 0; i < 4; i++) {
-        describe_plane(picture, i, frame);
-    }
     return RP_OK;
 }
 
 static rp_status av_receive(void *native, rp_frame *frame, struct rp_error *err)
 {
-    struct av_decoder *decoder = native;
+    struct rp_av_decoder *decoder = native;
     AVFrame *picture = frame->picture;
     const char *name = decoder->context->codec->name;
     int rc = avcodec_receive_frame(decoder->context, picture);
@@ -352,9 +354,13 @@ static rp_status av_receive(void *native, rp_frame *frame, struct rp_error *err)
         return RP_END;
     }
     if (rc < 0) {
-        return av_fail(err, rc, "cannot decode", name);
+        return rp_av_failed(err, rc, "cannot decode", name);
     }
-    return describe(picture, name, frame, err);
+    RP_TRY(rp_av_accept(picture, name, frame, err));
+    for (int i = 0; i < 4; i++) {
+        describe_plane(picture, i, frame);
+    }
+    return RP_OK;
 }
 
 static void *create_picture(void)
@@ -378,8 +384,8 @@ const struct rp_decode_backend rp_decode_av = {
     .open = av_open,
     .send = av_send,
     .receive = av_receive,
-    .flush = av_flush,
-    .close = av_close,
+    .flush = rp_av_flush,
+    .close = rp_av_close,
 };
 
 const struct rp_decode_backend rp_decode_av_strict = {
@@ -387,6 +393,6 @@ const struct rp_decode_backend rp_decode_av_strict = {
     .open = av_open_strict,
     .send = av_send,
     .receive = av_receive,
-    .flush = av_flush,
-    .close = av_close,
+    .flush = rp_av_flush,
+    .close = rp_av_close,
 };

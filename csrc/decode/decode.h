@@ -28,6 +28,11 @@ const struct rp_image *rp_frame_image(const rp_frame *frame);
 int64_t rp_frame_pts(const rp_frame *frame);  /* ticks */
 size_t rp_frame_bytes(const rp_frame *frame); /* memory its planes take */
 
+/* The block of a GPU's memory that holds the pixels (decode/nvdec.h); the image's planes are
+ * addresses there. NULL: they are in main memory. Owner: borrowed from the frame. Thread: any.
+ * Blocks: never. */
+struct rp_cuda_block *rp_frame_on_device(const rp_frame *frame);
+
 /* Count up; count down and null: the last one gives the pixels back and the frame to its cache for
  * reuse; a frame may outlive the cache. NULL or pointer to NULL: nothing. Thread: any, holding no
  * lock (unref enters the fork gate). Blocks: never. */
@@ -37,7 +42,8 @@ void rp_frame_unref(rp_frame **frame);
 /* A reference for holding the picture longer than the decoder's next one. What a decoder allocates
  * is larger than the picture, and each decoder keeps for itself as many as were ever out at once:
  * so it is a copy, in a block of `store`, which all decoders may share. A picture that is such a
- * copy, one of an unusual layout, or one for whose copy memory is short is counted up instead.
+ * copy, one on a GPU, one of an unusual layout, or one for whose copy memory is short is counted up
+ * instead.
  * Owner: the result is the caller's (rp_frame_unref), frame stays. Thread: that of the frame's
  * cache, holding no lock. Blocks: for the kernel to give pages. */
 RP_CHECKED rp_frame *rp_frame_keep(rp_frame *frame, rp_arena *store);

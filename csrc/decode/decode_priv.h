@@ -22,7 +22,9 @@ struct rp_frame {
     size_t row_bytes[4], rows[4]; /* of each plane, without what pads it; 0: not known */
     void *picture;                /* struct rp_picture_ops */
     rp_block *block;              /* pixels of a kept copy; NULL: they are the picture's */
-    int refs;                     /* atomic; 0 = in the pool */
+    struct rp_cuda_block
+        *on_device; /* the picture's, whose pixels lie in a GPU's memory; or NULL */
+    int refs;       /* atomic; 0 = in the pool */
     struct rp_frame_pool *pool;
     struct rp_frame *next; /* in the pool's lists */
 };
@@ -45,9 +47,10 @@ RP_CHECKED rp_status rp_frame_pool_get(struct rp_frame_pool *pool, rp_frame **ou
  * are those of decode.h. */
 struct rp_decode_backend {
     struct rp_picture_ops pictures;
-    /* with_extradata: false = the packets describe themselves. Owner: *out until close. */
-    rp_status (*open)(const struct rp_codec_params *params, bool with_extradata, void **out,
-                      struct rp_error *err);
+    /* host: what it runs on; NULL: the CPU. with_extradata: false = the packets describe
+     * themselves. Owner: *out until close. */
+    rp_status (*open)(void *host, const struct rp_codec_params *params, bool with_extradata,
+                      void **out, struct rp_error *err);
     /* packet NULL: no more packets. RP_AGAIN: not taken, receive first. */
     rp_status (*send)(void *native, const struct rp_packet *packet, struct rp_error *err);
     /* Fill a frame whose picture is empty: RP_OK, RP_AGAIN, RP_END. */
@@ -55,6 +58,34 @@ struct rp_decode_backend {
     void (*flush)(void *native); /* forget the run; the next packet is a key */
     void (*close)(void *native);
 };
+
+struct rp_decoder {
+    const struct rp_decode_backend *backend;
+    void *host;                   /* of the backend */
+    void *native;                 /* NULL: closed after a failure, opened again by the next start */
+    struct rp_frame_pool *frames; /* borrowed */
+    enum rp_codec codec;
+    uint64_t key;
+    bool with_extradata;
+    bool used; /* packets were sent since it was opened or flushed */
+    bool drained;
+    bool has_start;                   /* start_pts is valid */
+    bool primed;                      /* the run's first packet was sent by rp_decoder_prime */
+    bool open_gop;                    /* the run starts at a key picture of H.264 that is not IDR */
+    int64_t start_pts;                /* of the run's first packet */
+    int width, height, native_format; /* of the run's first picture; width 0: none yet */
+    uint64_t last_use;
+};
+
+/* Begin a run: open or flush. Errors: those of the backend's open. */
+RP_CHECKED rp_status rp_decoder_start(rp_decoder *decoder, const struct rp_codec_params *params,
+                                      const struct rp_packet *first, struct rp_error *err);
+
+/* Send the run's first packet now: rp_decoder_send then takes it without sending it again. What a
+ * backend refuses of a stream it says here. */
+RP_CHECKED rp_status rp_decoder_prime(rp_decoder *decoder, const struct rp_packet *first,
+                                      struct rp_error *err);
+void rp_decoder_close(rp_decoder *decoder);
 
 extern const struct rp_decode_backend rp_decode_av;
 extern const struct rp_decode_backend rp_decode_av_strict; /* the stricter of two libraries */

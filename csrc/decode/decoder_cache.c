@@ -3,22 +3,6 @@
 #include "base/memory.h"
 #include "base/thread.h"
 
-struct rp_decoder {
-    const struct rp_decode_backend *backend;
-    void *native;                 /* NULL: closed after a failure, opened again by the next get */
-    struct rp_frame_pool *frames; /* the cache's */
-    enum rp_codec codec;
-    uint64_t key;
-    bool with_extradata;
-    bool used; /* packets were sent since it was opened or flushed */
-    bool drained;
-    bool has_start;                   /* start_pts is valid */
-    bool open_gop;                    /* the run starts at a key picture of H.264 that is not IDR */
-    int64_t start_pts;                /* of the run's first packet */
-    int width, height, native_format; /* of the run's first picture; width 0: none yet */
-    uint64_t last_use;
-};
-
 struct rp_decoder_cache {
     const struct rp_decode_backend *backend;
     struct rp_frame_pool *frames;
@@ -59,7 +43,7 @@ rp_status rp_decoder_cache_new_strict(int capacity, rp_decoder_cache **out, stru
     return new_cache(&rp_decode_av_strict, capacity, out, err);
 }
 
-static void close_decoder(rp_decoder *decoder)
+void rp_decoder_close(rp_decoder *decoder)
 {
     if (decoder->native != NULL) {
         rp_gate_enter();
@@ -75,7 +59,7 @@ void rp_decoder_cache_free(rp_decoder_cache **cache)
         return;
     }
     for (int i = 0; i < (*cache)->open; i++) {
-        close_decoder(&(*cache)->decoders[i]);
+        rp_decoder_close(&(*cache)->decoders[i]);
     }
     rp_frame_pool_unref(&(*cache)->frames);
     rp_free(*cache);
@@ -147,13 +131,14 @@ static bool starts_open_gop(const struct rp_codec_params *params, const struct r
     return slices;
 }
 
-static rp_status start_run(rp_decoder *decoder, const struct rp_codec_params *params,
-                           struct rp_error *err)
+rp_status rp_decoder_start(rp_decoder *decoder, const struct rp_codec_params *params,
+                           const struct rp_packet *first, struct rp_error *err)
 {
     rp_status status = RP_OK;
     rp_gate_enter();
     if (decoder->native == NULL) {
-        status = decoder->backend->open(params, decoder->with_extradata, &decoder->native, err);
+        status = decoder->backend->open(decoder->host, params, decoder->with_extradata,
+                                        &decoder->native, err);
     }
     else if (decoder->used) {
         decoder->backend->flush(decoder->native);
@@ -161,8 +146,9 @@ static rp_status start_run(rp_decoder *decoder, const struct rp_codec_params *pa
     rp_gate_leave();
     decoder->used = false;
     decoder->drained = false;
-    decoder->has_start = false;
+    decoder->has_start = decoder->primed = false;
     decoder->width = 0;
+    decoder->open_gop = starts_open_gop(params, first);
     return status;
 }
 
@@ -195,7 +181,7 @@ rp_status rp_decoder_cache_get(rp_decoder_cache *cache, const struct rp_codec_pa
         }
         else {
             found = oldest;
-            close_decoder(found);
+            rp_decoder_close(found);
         }
         *found = (rp_decoder){.backend = cache->backend,
                               .frames = cache->frames,
@@ -204,8 +190,7 @@ rp_status rp_decoder_cache_get(rp_decoder_cache *cache, const struct rp_codec_pa
                               .with_extradata = with_extradata};
     }
     found->last_use = ++cache->uses;
-    RP_TRY(start_run(found, params, err));
-    found->open_gop = starts_open_gop(params, first);
+    RP_TRY(rp_decoder_start(found, params, first, err));
     *out = found;
     return RP_OK;
 }
@@ -223,7 +208,7 @@ static rp_status check_open(const rp_decoder *decoder, struct rp_error *err)
  * before it. */
 static rp_status fail_run(rp_decoder *decoder, rp_status status, struct rp_error *err)
 {
-    close_decoder(decoder);
+    rp_decoder_close(decoder);
     if (decoder->open_gop && status == RP_E_DECODE) {
         RP_FAIL(err, RP_E_UNSUPPORTED,
                 "H.264 with open GOPs: decoding cannot start at a key picture that is not IDR");
@@ -240,6 +225,11 @@ static struct rp_error *detail(const rp_decoder *decoder, struct rp_error *err)
 rp_status rp_decoder_send(rp_decoder *decoder, const struct rp_packet *packet, struct rp_error *err)
 {
     RP_TRY(check_open(decoder, err));
+    bool primed = decoder->primed && packet->pts == decoder->start_pts;
+    decoder->primed = false;
+    if (primed) {
+        return RP_OK;
+    }
     if (!decoder->has_start) {
         decoder->has_start = true;
         decoder->start_pts = packet->pts;
@@ -254,6 +244,13 @@ rp_status rp_decoder_send(rp_decoder *decoder, const struct rp_packet *packet, s
     rp_status status = decoder->backend->send(decoder->native, packet, detail(decoder, err));
     rp_gate_leave();
     return status < 0 ? fail_run(decoder, status, err) : status;
+}
+
+rp_status rp_decoder_prime(rp_decoder *decoder, const struct rp_packet *first, struct rp_error *err)
+{
+    RP_TRY(rp_decoder_send(decoder, first, err));
+    decoder->primed = true;
+    return RP_OK;
 }
 
 rp_status rp_decoder_drain(rp_decoder *decoder, struct rp_error *err)

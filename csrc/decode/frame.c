@@ -99,6 +99,11 @@ size_t rp_frame_bytes(const rp_frame *frame)
     return frame->bytes;
 }
 
+struct rp_cuda_block *rp_frame_on_device(const rp_frame *frame)
+{
+    return frame->on_device;
+}
+
 rp_frame *rp_frame_ref(rp_frame *frame)
 {
     int before = __atomic_fetch_add(&frame->refs, 1, __ATOMIC_RELAXED);
@@ -152,7 +157,8 @@ static void copy_planes(const rp_frame *from, rp_frame *to)
 rp_frame *rp_frame_keep(rp_frame *frame, rp_arena *store)
 {
     ptrdiff_t stride[4];
-    size_t bytes = frame->block == NULL ? copy_bytes(frame, stride) : 0;
+    bool here = frame->block == NULL && frame->on_device == NULL;
+    size_t bytes = here ? copy_bytes(frame, stride) : 0;
     rp_frame *copy = NULL;
     if (bytes == 0 || rp_frame_pool_get(frame->pool, &copy, NULL) != RP_OK) {
         return rp_frame_ref(frame);
@@ -191,6 +197,7 @@ void rp_frame_unref(rp_frame **frame)
         rp_gate_leave();
     }
     dead->image = (struct rp_image){0};
+    dead->on_device = NULL;
     struct rp_frame *head = __atomic_load_n(&pool->returned, __ATOMIC_RELAXED);
     do {
         dead->next = head;

@@ -5,7 +5,7 @@
 
 #include "kernel_host.h"
 
-#include "cuda/cuda_priv.h"
+#include "cuda/cuda_video_priv.h"
 
 #include <pthread.h>
 #include <stdint.h>
@@ -40,6 +40,7 @@ struct op {
     void *to; /* COPY */
     const void *from;
     size_t len;
+    size_t rows, to_pitch, from_pitch;  /* COPY of rows of len bytes; rows 0: of one */
     const struct rp_cuda_frame *frames; /* LAUNCH */
     int n;
     void *of; /* WAIT: for this stream's work up to `upto` */
@@ -175,7 +176,10 @@ static void do_stream(const void *stream, long upto)
 static void do_op(struct op *op)
 {
     if (op->kind == COPY) {
-        memcpy(op->to, op->from, op->len);
+        for (size_t y = 0; y < (op->rows > 0 ? op->rows : 1); y++) {
+            memcpy((uint8_t *)op->to + y * op->to_pitch,
+                   (const uint8_t *)op->from + y * op->from_pitch, op->len);
+        }
         state.copies++;
     }
     else if (op->kind == LAUNCH) {
@@ -349,7 +353,11 @@ API int cuDeviceGetAttribute(int *value, int attribute, int device)
 {
     (void)device;
     int code = begin("cuDeviceGetAttribute", false);
-    *value = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 16 ? 132 : -1;
+    *value = attribute == 75   ? 9
+             : attribute == 76 ? 0
+             : attribute == 16 ? 132
+             : attribute == 14 ? 512 /* texture alignment, which FFmpeg asks for */
+                               : -1;
     return end(code);
 }
 
@@ -467,6 +475,28 @@ API int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t len, void *stream)
                                                           .to = to,
                                                           .from = (void *)(uintptr_t)from,
                                                           .len = len});
+    }
+    return end(code);
+}
+
+/* Device to device alone. */
+API int cuMemcpy2DAsync_v2(const struct rp_cuda_rows *copy, void *stream)
+{
+    int code = begin("cuMemcpy2DAsync", true);
+    if (code == 0) {
+        bool sound = copy->from_space == 2 && copy->to_space == 2 && copy->rows > 0 &&
+                     copy->from_x == 0 && copy->from_y == 0 && copy->to_x == 0 && copy->to_y == 0 &&
+                     is_device(copy->from, (copy->rows - 1) * copy->from_pitch + copy->width) &&
+                     is_device(copy->to, (copy->rows - 1) * copy->to_pitch + copy->width);
+        code = !sound ? INVALID
+                      : submit((struct op){.kind = COPY,
+                                           .stream = stream,
+                                           .to = (void *)(uintptr_t)copy->to,
+                                           .from = (const void *)(uintptr_t)copy->from,
+                                           .len = copy->width,
+                                           .rows = copy->rows,
+                                           .to_pitch = copy->to_pitch,
+                                           .from_pitch = copy->from_pitch});
     }
     return end(code);
 }

@@ -19,8 +19,8 @@ LAW = {
     "base": (None, ()),
     "fetch": (("fetch.h", "http_client.h", "node_cache.h"), ("base",)),
     "demux": (("demux.h", "index_sidecar.h", "mp4_write.h"), ("base",)),
-    "decode": (("decode.h",), ("base", "demux/demux.h")),
-    "cuda": (("cuda.h", "convert_frame.h"), ("base",)),
+    "decode": (("decode.h", "nvdec.h"), ("base", "cuda", "demux/demux.h")),
+    "cuda": (("cuda.h", "cuda_video.h", "convert_frame.h"), ("base",)),
     "convert": (("convert.h", "convert_cuda.h"), ("base", "cuda")),
     "pool": (
         ("pool.h", "device.h", "plan.h", "feed.h", "sums.h"),

@@ -1,0 +1,314 @@
+#include "decode/nvdec.h"
+
+#include "base/memory.h"
+#include "decode/nvdec_priv.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define WAIT_NS  ((int64_t)1000000000)
+#define FALLBACK 4 /* sessions where the driver does not tell its engines */
+#define NO_SESSION                                                                          \
+    "NVDEC gives no decode session (%.60s): fewer DataLoader workers (num_workers), 0, or " \
+    "Loader, "                                                                              \
+    "whose threads share them"
+
+enum rp_cuda_codec rp_nvdec_codec(enum rp_codec codec)
+{
+    switch (codec) {
+    case RP_CODEC_AV1: return RP_CUDA_AV1;
+    case RP_CODEC_H264: return RP_CUDA_H264;
+    case RP_CODEC_HEVC: return RP_CUDA_HEVC;
+    case RP_CODEC_VP9: return RP_CUDA_VP9;
+    default: return (enum rp_cuda_codec)0;
+    }
+}
+
+bool rp_nvdec_in_ffmpeg(enum rp_codec codec)
+{
+    return rp_decode_has_cuda(codec);
+}
+
+static int sessions_of(rp_cuda *device, const char *library)
+{
+    struct rp_cuda_video_caps caps;
+    if (rp_cuda_video_caps(device, library, RP_CUDA_H264, &caps, NULL) != RP_OK ||
+        caps.engines < 1) {
+        return FALLBACK;
+    }
+    return 2 * caps.engines < RP_NVDEC_MAX_SESSIONS ? 2 * caps.engines : RP_NVDEC_MAX_SESSIONS;
+}
+
+static void free_all(rp_nvdec *nvdec)
+{
+    for (int i = 0; i < nvdec->n; i++) {
+        rp_decoder_close(&nvdec->session[i].decoder);
+        rp_frame_pool_unref(&nvdec->session[i].decoder.frames);
+    }
+    while (nvdec->entries != NULL) {
+        struct rp_nvdec_entry *next = nvdec->entries->next;
+        rp_free(nvdec->entries);
+        nvdec->entries = next;
+    }
+    rp_free(nvdec);
+}
+
+rp_status rp_nvdec_new(rp_cuda *device, const char *library, int sessions, rp_nvdec **out,
+                       struct rp_error *err)
+{
+    if (sessions < 0 || sessions > RP_NVDEC_MAX_SESSIONS) {
+        RP_FAIL(err, RP_E_ARG, "%d decode sessions: 1 to %d, or 0", sessions,
+                RP_NVDEC_MAX_SESSIONS);
+    }
+    sessions = sessions > 0 ? sessions : sessions_of(device, library);
+    rp_nvdec *nvdec = rp_calloc(1, sizeof(*nvdec) + (size_t)sessions * sizeof(nvdec->session[0]));
+    if (nvdec == NULL) {
+        RP_FAIL(err, RP_E_NOMEM, "out of memory for decode sessions");
+    }
+    nvdec->device = device;
+    nvdec->library = library;
+    nvdec->generation = rp_fork_generation();
+    nvdec->stats.most = sessions;
+    rp_status status = RP_OK;
+    for (; nvdec->n < sessions && status == RP_OK; nvdec->n++) {
+        rp_decoder *decoder = &nvdec->session[nvdec->n].decoder;
+        decoder->backend = &rp_decode_cuda;
+        decoder->host = device;
+        status = rp_frame_pool_new(&rp_decode_cuda.pictures, &decoder->frames, err);
+    }
+    if (status == RP_OK) {
+        status = rp_lock_init(&nvdec->lock, err);
+    }
+    if (status == RP_OK) {
+        status = rp_cond_init(&nvdec->changed, err);
+        if (status == RP_OK) {
+            *out = nvdec;
+            return RP_OK;
+        }
+        rp_lock_free(&nvdec->lock);
+    }
+    free_all(nvdec);
+    return status;
+}
+
+void rp_nvdec_free(rp_nvdec **out)
+{
+    if (out == NULL || *out == NULL) {
+        return;
+    }
+    rp_nvdec *nvdec = *out;
+    *out = NULL;
+    if (nvdec->generation != rp_fork_generation()) {
+        return; /* libavcodec would call a driver that does not work here */
+    }
+    rp_cond_free(&nvdec->changed);
+    rp_lock_free(&nvdec->lock);
+    free_all(nvdec);
+}
+
+static bool serves(const rp_decoder *decoder, const struct rp_codec_params *params)
+{
+    return decoder->native != NULL && decoder->codec == params->codec &&
+           decoder->key == params->hash;
+}
+
+/* Mark a session as busy: one that has this stream open, else one that is closed, else the one not
+ * used for longest. NULL: all are busy, or as many are open as there may be. */
+static struct rp_nvdec_session *reserve_locked(rp_nvdec *nvdec,
+                                               const struct rp_codec_params *params)
+{
+    struct rp_nvdec_session *same = NULL, *closed = NULL, *oldest = NULL;
+    int busy = 0;
+    for (int i = 0; i < nvdec->n; i++) {
+        struct rp_nvdec_session *s = &nvdec->session[i];
+        busy += s->busy;
+        if (s->busy) {
+            continue;
+        }
+        if (serves(&s->decoder, params)) {
+            same = s;
+        }
+        else if (s->decoder.native == NULL) {
+            closed = s;
+        }
+        else if (oldest == NULL || s->decoder.last_use < oldest->decoder.last_use) {
+            oldest = s;
+        }
+    }
+    bool room = nvdec->stats.open < nvdec->stats.most;
+    struct rp_nvdec_session *found = same != NULL ? same : room && closed != NULL ? closed : oldest;
+    if (found != NULL && busy < nvdec->stats.most) {
+        found->busy = true;
+        found->decoder.last_use = ++nvdec->uses;
+        nvdec->stats.busy++;
+        nvdec->stats.open += found->decoder.native == NULL;
+        return found;
+    }
+    return NULL;
+}
+
+/* Give a session back, open or closed. */
+static void release(rp_nvdec *nvdec, struct rp_nvdec_session *session)
+{
+    rp_lock_acquire(&nvdec->lock);
+    session->busy = false;
+    nvdec->stats.busy--;
+    nvdec->stats.open -= session->decoder.native == NULL;
+    rp_cond_broadcast(&nvdec->changed);
+    rp_lock_release(&nvdec->lock);
+}
+
+/* Open the stream on a session that is ours. Only its first packet shows whether NVDEC takes it. */
+static rp_status open_session(rp_nvdec *nvdec, rp_decoder *decoder,
+                              const struct rp_codec_params *params, const struct rp_packet *first,
+                              struct rp_error *err)
+{
+    rp_decoder_close(decoder);
+    decoder->codec = params->codec;
+    decoder->key = params->hash;
+    decoder->with_extradata = true;
+    rp_status status = rp_decoder_start(decoder, params, first, err);
+    if (status == RP_OK) {
+        status = rp_decoder_prime(decoder, first, err);
+    }
+    if (status == RP_OK) {
+        rp_lock_acquire(&nvdec->lock);
+        nvdec->stats.made++;
+        rp_lock_release(&nvdec->lock);
+    }
+    return status;
+}
+
+/* Close the sessions that nobody uses. How many. */
+static int close_idle(rp_nvdec *nvdec)
+{
+    int n = 0;
+    for (int i = 0; i < nvdec->n; i++) {
+        struct rp_nvdec_session *session = &nvdec->session[i];
+        rp_lock_acquire(&nvdec->lock);
+        bool idle = !session->busy && session->decoder.native != NULL;
+        session->busy = session->busy || idle;
+        nvdec->stats.busy += idle;
+        rp_lock_release(&nvdec->lock);
+        if (idle) {
+            rp_decoder_close(&session->decoder);
+            release(nvdec, session);
+            n++;
+        }
+    }
+    return n;
+}
+
+/* NVDEC did not start. RP_AGAIN: memory or sessions are short, and others of ours made room or can
+ * be waited for. */
+static rp_status make_room(rp_nvdec *nvdec, const struct rp_codec_params *params, bool trial,
+                           struct rp_error *err)
+{
+    struct rp_error why;
+    rp_error_clear(&why);
+    rp_status status =
+        rp_cuda_video_try(nvdec->device, nvdec->library, rp_nvdec_codec(params->codec),
+                          params->width, params->height, &why);
+    bool is_short = why.sys == RP_CUDA_NO_MEMORY || (status == RP_OK && !trial);
+    if (!is_short) {
+        (void)rp_error_set(err, RP_E_CUDA, "%s", /* returned below */
+                           status == RP_OK ? "FFmpeg cannot start NVDEC on this stream" : why.what);
+        err->sys = status == RP_OK ? RP_NVDEC_REFUSED : why.sys;
+        return RP_E_CUDA;
+    }
+    if (close_idle(nvdec) > 0) {
+        return RP_AGAIN;
+    }
+    rp_lock_acquire(&nvdec->lock);
+    int others = nvdec->stats.busy;
+    if (others > 0 && others < nvdec->stats.most) {
+        nvdec->stats.most = others;
+    }
+    rp_lock_release(&nvdec->lock);
+    if (others > 0) {
+        return RP_AGAIN;
+    }
+    (void)rp_error_set(err, RP_E_CUDA, NO_SESSION, /* returned below */
+                       status == RP_OK ? "FFmpeg cannot start it" : why.what);
+    err->sys = RP_CUDA_NO_MEMORY;
+    return RP_E_CUDA;
+}
+
+/* A session of ours, waited for. RP_AGAIN: none, and it may not wait. */
+static rp_status reserve(rp_nvdec *nvdec, const struct rp_codec_params *params, bool may_wait,
+                         struct rp_nvdec_session **out)
+{
+    rp_lock_acquire(&nvdec->lock);
+    struct rp_nvdec_session *session = reserve_locked(nvdec, params);
+    nvdec->stats.waits += session == NULL && may_wait;
+    while (session == NULL && may_wait) {
+        (void)rp_cond_wait(&nvdec->changed, &nvdec->lock, rp_now_ns() + WAIT_NS); /* looked at */
+        session = reserve_locked(nvdec, params);
+    }
+    rp_lock_release(&nvdec->lock);
+    *out = session;
+    return session == NULL ? RP_AGAIN : RP_OK;
+}
+
+rp_status rp_nvdec_open(rp_nvdec *nvdec, const struct rp_codec_params *params,
+                        const struct rp_packet *first, bool may_wait, bool trial, rp_decoder **out,
+                        struct rp_error *err)
+{
+    for (;;) {
+        RP_TRY(rp_cuda_check(nvdec->device, err));
+        struct rp_nvdec_session *session = NULL;
+        RP_TRY(reserve(nvdec, params, may_wait, &session));
+        rp_decoder *decoder = &session->decoder;
+        struct rp_error why;
+        rp_error_clear(&why);
+        rp_status status = serves(decoder, params)
+                               ? rp_decoder_start(decoder, params, first, &why)
+                               : open_session(nvdec, decoder, params, first, &why);
+        if (status == RP_OK) {
+            rp_lock_acquire(&nvdec->lock);
+            nvdec->stats.runs++;
+            rp_lock_release(&nvdec->lock);
+            *out = decoder;
+            return RP_OK;
+        }
+        rp_decoder_close(decoder);
+        release(nvdec, session);
+        bool refused = status == RP_E_CUDA && why.sys == RP_NVDEC_REFUSED;
+        if (refused) {
+            rp_error_clear(&why);
+            status = make_room(nvdec, params, trial, &why);
+        }
+        if (status != RP_AGAIN) {
+            if (err != NULL && err->code == RP_OK) {
+                *err = why;
+            }
+            return status;
+        }
+    }
+}
+
+rp_status rp_nvdec_begin(rp_nvdec *nvdec, const struct rp_codec_params *params,
+                         const struct rp_packet *first, bool may_wait, rp_decoder **out,
+                         struct rp_error *err)
+{
+    return rp_nvdec_open(nvdec, params, first, may_wait, false, out, err);
+}
+
+void rp_nvdec_end(rp_nvdec *nvdec, rp_decoder **decoder)
+{
+    if (decoder == NULL || *decoder == NULL) {
+        return;
+    }
+    struct rp_nvdec_session *session = (struct rp_nvdec_session *)(void *)*decoder;
+    *decoder = NULL;
+    if (nvdec->generation == rp_fork_generation()) {
+        release(nvdec, session);
+    }
+}
+
+void rp_nvdec_stats(rp_nvdec *nvdec, struct rp_nvdec_stats *out)
+{
+    rp_lock_acquire(&nvdec->lock);
+    *out = nvdec->stats;
+    rp_lock_release(&nvdec->lock);
+}
