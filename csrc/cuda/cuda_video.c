@@ -10,7 +10,7 @@
 
 enum { CHROMA_420 = 1, SURFACE_NV12 = 0 };
 
-rp_status rp_cuda_check(rp_cuda *device, struct rp_error *err)
+rp_status rp_cuda_usable(rp_cuda *device, struct rp_error *err)
 {
     RP_TRY(rp_cuda_enter(device, err));
     rp_cuda_leave(device);
@@ -25,11 +25,6 @@ void *rp_cuda_native_context(const rp_cuda *device)
 void *rp_cuda_native_stream(const rp_cuda_stream *stream)
 {
     return stream->handle;
-}
-
-int rp_cuda_ordinal(const rp_cuda *device)
-{
-    return device->ordinal;
 }
 
 /* A function of the library, which stays loaded, as it does for others. */

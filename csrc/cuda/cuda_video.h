@@ -15,12 +15,9 @@
 void *rp_cuda_native_context(const rp_cuda *device);
 void *rp_cuda_native_stream(const rp_cuda_stream *stream);
 
-/* Its ordinal, as in rp_cuda_open. Thread: any. Blocks: never. */
-int rp_cuda_ordinal(const rp_cuda *device);
-
 /* Whether the device can be used now. Thread: any. Blocks: never. Errors: RP_E_CUDA a forked child,
  * a GPU that was lost. */
-RP_CHECKED rp_status rp_cuda_check(rp_cuda *device, struct rp_error *err);
+RP_CHECKED rp_status rp_cuda_usable(rp_cuda *device, struct rp_error *err);
 
 /* Codecs by NVDEC's numbers (cudaVideoCodec). */
 enum rp_cuda_codec { RP_CUDA_H264 = 4, RP_CUDA_HEVC = 8, RP_CUDA_VP9 = 10, RP_CUDA_AV1 = 11 };

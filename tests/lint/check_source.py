@@ -23,7 +23,7 @@ LAW = {
     "cuda": (("cuda.h", "cuda_video.h", "convert_frame.h"), ("base",)),
     "convert": (("convert.h", "convert_cuda.h"), ("base", "cuda")),
     "pool": (
-        ("pool.h", "device.h", "plan.h", "feed.h", "sums.h"),
+        ("pool.h", "device.h", "nvdec_probe.h", "plan.h", "feed.h", "sums.h"),
         ("base", "fetch", "demux", "decode", "cuda", "convert"),
     ),
     "python": ((), ("base", "cuda", "fetch", "demux", "pool")),

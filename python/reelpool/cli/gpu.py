@@ -5,10 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 from ..errors import CudaError
 
 OLDEST = (7, 5)  # compute capability that the kernel is made for
+CODECS = ("h264", "hevc", "vp9", "av1")  # that NVDEC is asked for
+CLIPS = Path(__file__).resolve().parent.parent / "_demo" / "clips"
 
 
 def examine() -> Iterator[tuple[str, str, str | None]]:
@@ -42,5 +46,25 @@ def examine() -> Iterator[tuple[str, str, str | None]]:
             yield "WARN", f"{text}: too old, 7.5 is needed", "use device='cpu'"
         else:
             yield "ok", text, None
-    yield "ok", "every codec is decoded on the CPU; Loader(device='cuda') converts on the GPU", None
-    yield "ok", "which codecs these GPUs could decode is unknown: nothing has tried", None
+            yield from _decoders(core, ordinal)
+    paths = "Loader(device='cuda') converts on the GPU, and does not use NVDEC yet"
+    yield "ok", f"every codec is decoded on the CPU; {paths}", None
+
+
+def _decoders(core: Any, ordinal: int) -> Iterator[tuple[str, str, str | None]]:
+    """What the GPU's video engine decodes, codec by codec, tried on the clips of the demo."""
+    clips = tuple(str(CLIPS / f"{codec}.mp4") for codec in CODECS)
+    try:
+        caps = core.nvdec_caps(ordinal)
+        tried = core.nvdec_probe(clips, ordinal)
+    except CudaError as error:
+        yield "ok", f"cuda:{ordinal} decodes no video: {str(error).partition(chr(10))[0]}", None
+        return
+    for codec, width, height, good, why in tried:
+        what, path = f"cuda:{ordinal} {codec}", "NVDEC" if good else "on the CPU"
+        if caps[codec] is not None:
+            engines, least, most = caps[codec]
+            what += f", {engines} engines, {least[0]}x{least[1]} to {most[0]}x{most[1]}"
+            if not good and (width < least[0] or height < least[1]):
+                path, why = "NVDEC", f"not tried, the clip at hand is {width}x{height}"
+        yield "ok", f"{what}: {path}; {why}", None
