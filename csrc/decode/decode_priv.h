@@ -87,6 +87,8 @@ RP_CHECKED rp_status rp_decoder_prime(rp_decoder *decoder, const struct rp_packe
                                       struct rp_error *err);
 void rp_decoder_close(rp_decoder *decoder);
 
+#define RP_OPEN_GOP "H.264 with open GOPs: decoding cannot start at a key picture that is not IDR"
+
 extern const struct rp_decode_backend rp_decode_av;
 extern const struct rp_decode_backend rp_decode_av_strict; /* the stricter of two libraries */
 

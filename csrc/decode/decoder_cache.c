@@ -210,8 +210,7 @@ static rp_status fail_run(rp_decoder *decoder, rp_status status, struct rp_error
 {
     rp_decoder_close(decoder);
     if (decoder->open_gop && status == RP_E_DECODE) {
-        RP_FAIL(err, RP_E_UNSUPPORTED,
-                "H.264 with open GOPs: decoding cannot start at a key picture that is not IDR");
+        RP_FAIL(err, RP_E_UNSUPPORTED, RP_OPEN_GOP);
     }
     RP_FAIL(err, status, "decoding failed"); /* the backend's text stands, if there is one */
 }

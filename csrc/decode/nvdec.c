@@ -158,6 +158,18 @@ static void release(rp_nvdec *nvdec, struct rp_nvdec_session *session)
     rp_lock_release(&nvdec->lock);
 }
 
+/* Begin a run. A key picture that is not IDR is the CPU's to refuse: nothing says so here that it
+ * refers to pictures of the run before. */
+static rp_status start(rp_decoder *decoder, const struct rp_codec_params *params,
+                       const struct rp_packet *first, struct rp_error *err)
+{
+    RP_TRY(rp_decoder_start(decoder, params, first, err));
+    if (decoder->open_gop) {
+        RP_FAIL(err, RP_E_UNSUPPORTED, RP_OPEN_GOP);
+    }
+    return RP_OK;
+}
+
 /* Open the stream on a session that is ours. Only its first packet shows whether NVDEC takes it. */
 static rp_status open_session(rp_nvdec *nvdec, rp_decoder *decoder,
                               const struct rp_codec_params *params, const struct rp_packet *first,
@@ -167,7 +179,7 @@ static rp_status open_session(rp_nvdec *nvdec, rp_decoder *decoder,
     decoder->codec = params->codec;
     decoder->key = params->hash;
     decoder->with_extradata = true;
-    rp_status status = rp_decoder_start(decoder, params, first, err);
+    rp_status status = start(decoder, params, first, err);
     if (status == RP_OK) {
         status = rp_decoder_prime(decoder, first, err);
     }
@@ -262,7 +274,7 @@ rp_status rp_nvdec_open(rp_nvdec *nvdec, const struct rp_codec_params *params,
         struct rp_error why;
         rp_error_clear(&why);
         rp_status status = serves(decoder, params)
-                               ? rp_decoder_start(decoder, params, first, &why)
+                               ? start(decoder, params, first, &why)
                                : open_session(nvdec, decoder, params, first, &why);
         if (status == RP_OK) {
             rp_lock_acquire(&nvdec->lock);

@@ -6,8 +6,8 @@
  * is theirs until rp_frame_unref. A stream of the user's reads it between rp_cuda_await and
  * rp_cuda_mark (cuda/cuda_video.h).
  *
- * A run that fails with RP_E_DECODE may hold pictures that the CPU decodes: decode its wants again
- * there. NVDEC conceals damage inside of slices without a sign: check sums find it, where there are
+ * A run that fails with RP_E_DECODE or RP_E_UNSUPPORTED may hold pictures that the CPU decodes:
+ * decode its wants again there. NVDEC conceals damage inside of slices without a sign: check sums find it, where there are
  * any. After a fork the child gets RP_E_CUDA, which names "spawn". */
 #ifndef RP_DECODE_NVDEC_H
 #define RP_DECODE_NVDEC_H
@@ -62,7 +62,8 @@ RP_CHECKED rp_status rp_nvdec_decide(rp_nvdec *nvdec, const struct rp_codec_para
  * packet, as it will be sent; it is decoded here already where the session is new.
  * Owner: *out is the caller's until rp_nvdec_end. Thread: one at a time uses it. Blocks: if
  * may_wait, while all sessions are busy. Errors: RP_AGAIN they are, and it may not wait; RP_E_CUDA
- * as rp_nvdec_decide; RP_E_NOMEM; RP_E_DECODE the packet is damaged. */
+ * as rp_nvdec_decide; RP_E_NOMEM; RP_E_DECODE the packet is damaged;
+ * RP_E_UNSUPPORTED an open group of H.264, which is the CPU's to judge. */
 RP_CHECKED rp_status rp_nvdec_begin(rp_nvdec *nvdec, const struct rp_codec_params *params,
                                     const struct rp_packet *first, bool may_wait, rp_decoder **out,
                                     struct rp_error *err);

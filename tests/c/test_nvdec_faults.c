@@ -36,6 +36,24 @@ RP_TEST(a_run_that_fails_ends_its_session_alone)
     rig_end(&rig);
 }
 
+RP_TEST(an_open_group_of_h264_is_refused)
+{
+    NEED(clip, "h264_open_gop.mp4");
+    struct nvdec_rig rig = rig_make(1);
+    struct rp_nvdec_verdict verdict;
+    int n = 0;
+    REQUIRE_OK(decide(&rig, clip, &verdict), &rig.err);
+    REQUIRE_OK(nvdec_run(rig.nvdec, clip, 0, next_key_of(clip, 0), -1, count_frame, &n, &rig.err),
+               &rig.err);
+    int64_t key = next_key_of(clip, 0);
+    CHECK_STATUS(
+        nvdec_run(rig.nvdec, clip, key, next_key_of(clip, key), -1, count_frame, &n, &rig.err),
+        RP_E_UNSUPPORTED, &rig.err);
+    CHECK_CONTAINS(rig.err.what, "open GOPs");
+    CHECK(check_clip(&rig, clip) > 0);
+    rig_end(&rig);
+}
+
 RP_TEST(a_lost_gpu_is_a_cuda_error)
 {
     NEED(clip, "h264_bpyramid.mp4");
