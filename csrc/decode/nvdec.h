@@ -7,8 +7,8 @@
  * rp_cuda_mark (cuda/cuda_video.h).
  *
  * A run that fails with RP_E_DECODE or RP_E_UNSUPPORTED may hold pictures that the CPU decodes:
- * decode its wants again there. NVDEC conceals damage inside of slices without a sign: check sums find it, where there are
- * any. After a fork the child gets RP_E_CUDA, which names "spawn". */
+ * decode its wants again there. NVDEC conceals damage inside of slices without a sign: check sums
+ * find it, where there are any. After a fork the child gets RP_E_CUDA, which names "spawn". */
 #ifndef RP_DECODE_NVDEC_H
 #define RP_DECODE_NVDEC_H
 

@@ -395,7 +395,7 @@ int main(int argc, char **argv)
     bool speed = argc > 1 && strcmp(argv[1], "--bench") == 0;
     av_log_set_level(AV_LOG_QUIET);
     look();
-    load_clips();
+    load_clip_folder();
     for (int i = 0; i < clip_count; i++) {
         tabulate(&clips[i]);
     }

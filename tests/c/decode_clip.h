@@ -44,7 +44,7 @@ static bool load_clip(const char *path)
         return false;
     }
     const char *base = strrchr(path, '/');
-    snprintf(clip.name, sizeof(clip.name), "%s", base != NULL ? base + 1 : path);
+    snprintf(clip.name, sizeof(clip.name), "%.255s", base != NULL ? base + 1 : path);
     clip.n = rp_index_samples(clip.index);
     for (int64_t i = 0; i < clip.n; i++) {
         struct rp_sample sample;
@@ -64,7 +64,8 @@ static bool load_clip(const char *path)
     return true;
 }
 
-static void load_clips(void)
+/* All clips of the folder. */
+static void load_clip_folder(void)
 {
     char path[1024];
     const char *folder = getenv("REELPOOL_TEST_CLIPS");
@@ -80,6 +81,12 @@ static void load_clips(void)
         free(entries[i]);
     }
     free(entries);
+}
+
+static RP_UNUSED void load_clips(void)
+{
+    char path[1024];
+    load_clip_folder();
     const char *root = rp_data_root();
     if (root != NULL) {
         snprintf(path, sizeof(path), "%s/cam3/videos/observation.images.top/chunk-000/file-004.mp4",

@@ -121,7 +121,7 @@ static RP_UNUSED int check_clip(struct nvdec_rig *rig, const struct clip *clip)
 static int nvdec_main(int argc, char **argv)
 {
     av_log_set_level(AV_LOG_QUIET); /* its hwcontext reports on its own each call that is refused */
-    load_clips();
+    load_clip_folder();
     for (int i = 0; i < clip_count; i++) {
         tabulate(&clips[i]);
     }
