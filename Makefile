@@ -5,6 +5,7 @@
 #   make test-c test-asan test-tsan fuzz-replay parity
 #   make test-slurm          the tests marked slurm: a SLURM of two nodes on this machine (Debian, root)
 #   make test-gpu bench-gpu  what needs a GPU or nvcc: with gcc, nvcc and pytest alone, no setup, no network
+#   make gpu-kit             for these two on another machine: an FFmpeg with NVDEC, clips, check_nvdec; about 40 MB
 #   make nightly             the tests marked soak, and other versions of FFmpeg
 #   make wheel               dist/: sdist, and a wheel built from it and tried in a fresh environment
 #   make fuzz TARGET=mp4_index SECONDS=60
@@ -18,7 +19,7 @@ PYTEST := REELPOOL_TEST_CLIPS=$(CURDIR)/build/clips $(VENV) -m pytest -q
 JOBS   ?= 2
 NOT_HERE := not net and not gpu and not slurm and not soak
 
-.PHONY: help setup clips demo bench test lint format clean test-c test-asan test-tsan fuzz-replay fuzz parity test-slurm nightly test-gpu bench-gpu wheel
+.PHONY: help setup clips demo bench test lint format clean test-c test-asan test-tsan fuzz-replay fuzz parity test-slurm nightly test-gpu bench-gpu gpu-kit wheel
 .DEFAULT_GOAL := help
 
 help:
@@ -77,12 +78,21 @@ test-slurm: setup
 
 # A bare CUDA machine has no FFmpeg to build with and no network to get it from: these need neither.
 PYTHON_HERE := $(if $(wildcard $(VENV)),$(VENV),$(PYTHON))
+gpu-kit:
+	@tests/gpu/build_ffmpeg.sh
+	@$(MAKE) -s build/clips/.made
+	@tests/gpu/make_clips.sh
+	@PATH="$(CURDIR)/build/gpu-ffmpeg/bin:$$PATH" REELPOOL_CUDA=0 $(PYTHON_HERE) tests/build_c.py --variant gpu --build-only check_nvdec
+	@rm -rf build/c-gpu/obj && du -shc build/c-gpu build/gpu-ffmpeg build/gpu-clips
+
 test-gpu:
 	$(PYTHON_HERE) -m pytest -c tests/gpu.ini -q -rs tests/gpu
 
 bench-gpu:
 	@REELPOOL_CUDA=1 $(PYTHON_HERE) tests/build_c.py --build-only gpu
 	build/c-plain/check_gpu --bench
+	@if [ -x build/c-gpu/check_nvdec ]; then REELPOOL_TEST_CLIPS=build/gpu-clips build/c-gpu/check_nvdec --bench; \
+	else echo "no NVDEC: make gpu-kit, where there is a network, and bring build/c-gpu, gpu-ffmpeg and gpu-clips"; fi
 
 # Other libraries; what `make test` has no time for: the whole matrices, runs of minutes.
 nightly: clips

@@ -1,6 +1,6 @@
 """Builds and runs the C tests, kernel checks and fuzz replays, each linked by the include law.
 
-    python tests/build_c.py [--variant plain|clang|asan|tsan|fuzz] [--werror] [NAME...]
+    python tests/build_c.py [--variant plain|gpu|clang|asan|tsan|fuzz] [--werror] [NAME...]
 
 Every tests/c/test_<module>.c, tests/c/check_*.c and tests/fuzz/fuzz_<parser>.c becomes one program
 in build/c-<variant>/, linked with the folder of csrc that its module lives in and the folders that
@@ -46,6 +46,7 @@ ADDRESS = (
 ).split()
 VARIANTS = {
     "plain": ("gcc", ["-O1"]),
+    "gpu": ("gcc", ["-O2"]),  # with the FFmpeg of tests/gpu/build_ffmpeg.sh, for another machine
     "clang": ("clang", ["-O1"]),
     "asan": ("gcc", ADDRESS),
     "tsan": ("gcc", ["-O1", "-fsanitize=thread"]),

@@ -43,7 +43,7 @@ struct rp_nvdec_verdict {
     uint64_t hash;     /* of its codec parameters: depth, chroma and profile are in them */
     bool on_gpu;
     bool notice;      /* the first stream of its codec that goes to the CPU: tell the user once */
-    char reason[200]; /* why the CPU; or what was compared */
+    char reason[256]; /* why the CPU; or what was compared */
 };
 
 /* Decide where a stream is decoded: on the GPU if FFmpeg has NVDEC for the codec, the driver says

@@ -1,10 +1,13 @@
-"""What needs a GPU, or NVIDIA's compiler: `make test-gpu`. FFmpeg and the extension are not used.
+"""What needs a GPU, or NVIDIA's compiler: `make test-gpu`. The extension is not used.
+
+FFmpeg is for NVDEC's check alone, which brings its own (`make gpu-kit`).
 
 On a machine without a GPU these skip and say so; REELPOOL_REQUIRE=gpu makes that a failure.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -54,6 +57,24 @@ def test_the_gpu(nvcc):
     done = subprocess.run(
         [sys.executable, "tests/build_c.py", "-v", "gpu"],
         cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    said = done.stdout + done.stderr
+    print(said)
+    assert done.returncode == 0
+    skipped = re.search(r"skipped: (no gpu.*)", said)
+    if skipped:
+        pytest.skip(skipped.group(1))
+    assert re.search(r"[1-9]\d* passed, 0 failed, 0 skipped", said)
+
+
+def test_nvdec():
+    """tests/c/check_nvdec.c: planes against the CPU's, sessions, damage, fork."""
+    program = ROOT / "build" / "c-gpu" / "check_nvdec"
+    if not program.exists():
+        pytest.skip("no gpu kit: make gpu-kit, on a machine with a network")
+    done = subprocess.run(
+        [program], cwd=ROOT, capture_output=True, text=True,
+        env={**os.environ, "REELPOOL_TEST_CLIPS": "build/gpu-clips"},
     )  # fmt: skip
     said = done.stdout + done.stderr
     print(said)
