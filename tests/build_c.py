@@ -28,7 +28,12 @@ import compile_kernel  # noqa: E402  (so does the extension)
 # Stand-ins for NVIDIA's libraries: their names, their sources in tests/c.
 FAKES = {"libcuda.so.1": ("fake_cuda", "fake_cuda_rest"), "libnvcuvid.so.1": ("fake_nvcuvid",)}
 # Programs whose name is no module's: the folder they are linked with.
-FOLDER_OF = {"check_gpu": "cuda", "check_nvdec": "decode", "check_kernels": "convert", "dump_index": "demux"}
+FOLDER_OF = {
+    "check_gpu": "cuda",
+    "check_nvdec": "decode",
+    "check_kernels": "convert",
+    "dump_index": "demux",
+}
 PACKAGES = {
     "fetch": ["libcurl"],
     "decode": ["libavcodec", "libavutil"],

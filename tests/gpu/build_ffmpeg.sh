@@ -28,16 +28,17 @@ apt-get "${apt[@]}" update
 (cd "$work/deb" && apt-get "${apt[@]}" download libffmpeg-nvenc-dev libdav1d-dev "libdav1d[0-9]$" >/dev/null)
 mkdir "$work/source"
 tar -x -f "$work"/ffmpeg_*.orig.tar.xz -C "$work/source" --strip-components 1
-for deb in "$work"/deb/*.deb; do dpkg -x "$deb" "$work/root"; done
-lib=$(dirname "$(find "$work/root" -name 'libdav1d.so')")
+for deb in "$work"/deb/*.deb; do dpkg -x "$deb" "$work/tree"; done
+g++ -std=c++17 -D_GNU_SOURCE -fsyntax-only -Icsrc -I"$work/tree/usr/include" tests/gpu/nvcuvid_abi.cpp
+lib=$(dirname "$(find "$work/tree" -name 'libdav1d.so')")
 cp -L "$lib/libdav1d.so" "$folder/lib/libdav1d.so"
 cp -L "$lib/libdav1d.so" "$folder/lib/$(readelf -d "$lib/libdav1d.so" | sed -n 's/.*SONAME.*\[\(.*\)\].*/\1/p')"
 
 mkdir "$work/pc"
 printf 'Name: ffnvcodec\nDescription: headers\nVersion: %s\nCflags: -I%s\n' \
-    "$(sed -n 's/^Version: *//p' "$(find "$work/root" -name ffnvcodec.pc)")" "$work/root/usr/include" >"$work/pc/ffnvcodec.pc"
+    "$(sed -n 's/^Version: *//p' "$(find "$work/tree" -name ffnvcodec.pc)")" "$work/tree/usr/include" >"$work/pc/ffnvcodec.pc"
 printf 'Name: dav1d\nDescription: AV1\nVersion: %s\nCflags: -I%s\nLibs: -L%s -ldav1d\n' \
-    "$(sed -n 's/^Version: *//p' "$lib/pkgconfig/dav1d.pc")" "$(dirname "$(dirname "$(find "$work/root" -name dav1d.h)")")" \
+    "$(sed -n 's/^Version: *//p' "$lib/pkgconfig/dav1d.pc")" "$(dirname "$(dirname "$(find "$work/tree" -name dav1d.h)")")" \
     "$folder/lib" >"$work/pc/dav1d.pc"
 (
     cd "$work/source"

@@ -1,9 +1,11 @@
 // The driver's calls as reelpool declares them, held against NVIDIA's cuda.h: names with their
 // versions, the number of parameters, and of each its size and whether it is a pointer. Compiles or
 // does not; nothing is run or linked.
-#include "cuda/cuda_priv.h"
+#include "cuda/cuda_video_priv.h"
 
 #include <cuda.h>
+
+#include <cstddef>
 
 #include <string_view>
 #include <type_traits>
@@ -36,3 +38,15 @@ static_assert(CU_STREAM_NON_BLOCKING == 1 && CU_MEMHOSTALLOC_PORTABLE == 1, "fla
 static_assert(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT == 16, "PROCESSORS");
 static_assert(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR == 75, "MAJOR");
 static_assert(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR == 76, "MINOR");
+
+#define SAME(ours, theirs) static_assert(offsetof(rp_cuda_rows, ours) == offsetof(CUDA_MEMCPY2D, theirs), #theirs)
+static_assert(sizeof(rp_cuda_rows) == sizeof(CUDA_MEMCPY2D), "");
+SAME(from_space, srcMemoryType);
+SAME(from, srcDevice);
+SAME(from_pitch, srcPitch);
+SAME(to_space, dstMemoryType);
+SAME(to, dstDevice);
+SAME(to_pitch, dstPitch);
+SAME(width, WidthInBytes);
+SAME(rows, Height);
+static_assert(CU_MEMORYTYPE_DEVICE == 2, "DEVICE_SPACE");
