@@ -189,7 +189,9 @@ API int cuvidDestroyDecoder(void *decoder)
         (void)synchronize(d->stream);
     }
     for (int i = 0; i < SURFACES_MAX; i++) {
-        state.misuse += d->output[i] != 0 && d->source[i] >= 0;
+        bool mapped = d->output[i] != 0 && d->source[i] >= 0;
+        state.misuse += mapped;
+        state.surfaces -= mapped;
     }
     destroy(d);
     state.decoders--;

@@ -111,6 +111,33 @@ RP_TEST(sessions_are_flushed_not_opened_again)
     rig_end(&rig);
 }
 
+RP_TEST(a_run_may_end_without_a_drain)
+{
+    NEED(clip, "h264_bpyramid.mp4");
+    NEED(other, "hevc_faststart.mp4");
+    struct nvdec_rig rig = rig_make(2);
+    for (int i = 0; i < 12; i++) {
+        const struct clip *c = i % 2 ? clip : other;
+        struct seen seen = {.rig = &rig, .clip = c, .last_pts = INT64_MIN};
+        struct rp_packet packet = packet_at(c, 0, true);
+        rp_decoder *decoder = NULL;
+        REQUIRE_OK(
+            rp_nvdec_begin(rig.nvdec, rp_index_codec(c->index), &packet, true, &decoder, &rig.err),
+            &rig.err);
+        for (int64_t k = 0; k < 3 + i; k++) { /* pictures stay inside */
+            packet = packet_at(c, k, true);
+            CHECK_OK(rp_decoder_send(decoder, &packet, &rig.err), &rig.err);
+            CHECK_OK(take_all(decoder, check_frame, &seen, &rig.err), &rig.err);
+        }
+        rp_nvdec_end(rig.nvdec, &decoder);
+        CHECK(seen.n < 3 + i);
+        CHECK_EQ(seen.bad, 0);
+        CHECK(check_clip(&rig, c) > 0); /* and none of them comes here */
+    }
+    CHECK_EQ(rig.video->made, 2);
+    rig_end(&rig);
+}
+
 RP_TEST(work_may_be_done_late)
 {
     NEED(clip, "h264_bpyramid.mp4");

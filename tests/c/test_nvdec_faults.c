@@ -176,7 +176,7 @@ RP_TEST(every_driver_call_fails_once)
     const int codes[] = {1, 2, 700};
     for (int k = 0; k < 3; k++) {
         long met = 1;
-        for (long nth = 1; met > 0 && nth < 100000; nth += 1 + nth / 15) {
+        for (long nth = 1; met > 0 && nth < 100000; nth += 1 + nth / 60) {
             struct rp_nvdec_verdict verdict = {0};
             int n = 0;
             struct nvdec_rig one = {.cuda = cuda, .video = video};
