@@ -5,7 +5,7 @@
 #   make test-c test-asan test-tsan fuzz-replay parity
 #   make test-slurm          the tests marked slurm: a SLURM of two nodes on this machine (Debian, root)
 #   make test-gpu bench-gpu  what needs a GPU or nvcc: with gcc, nvcc and pytest alone, no setup, no network
-#   make gpu-kit             for these two on another machine: an FFmpeg with NVDEC, clips, check_nvdec; about 40 MB
+#   make gpu-kit             for these two on another machine: an FFmpeg with NVDEC, clips, check_nvdec, the extension; about 45 MB
 #   make nightly             the tests marked soak, and other versions of FFmpeg
 #   make wheel               dist/: sdist, and a wheel built from it and tried in a fresh environment
 #   make fuzz TARGET=mp4_index SECONDS=60
@@ -83,7 +83,8 @@ gpu-kit:
 	@$(MAKE) -s build/clips/.made
 	@tests/gpu/make_clips.sh
 	@PATH="$(CURDIR)/build/gpu-ffmpeg/bin:$$PATH" REELPOOL_CUDA=0 $(PYTHON_HERE) tests/build_c.py --variant gpu --build-only check_nvdec
-	@rm -rf build/c-gpu/obj && du -shc build/c-gpu build/gpu-ffmpeg build/gpu-clips
+	@PATH="$(CURDIR)/build/gpu-ffmpeg/bin:$$PATH" $(PYTHON_HERE) setup.py -q build_ext --build-lib build/gpu-python --build-temp build/gpu-python-objects
+	@rm -rf build/c-gpu/obj && du -shc build/c-gpu build/gpu-python build/gpu-ffmpeg build/gpu-clips
 
 test-gpu:
 	$(PYTHON_HERE) -m pytest -c tests/gpu.ini -q -rs tests/gpu

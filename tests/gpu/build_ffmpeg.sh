@@ -63,7 +63,6 @@ ours= others= options=
 for word; do
     case \$word in
     libavcodec | libavutil | libswscale) ours="\$ours \$word" ;;
-    --atleast-version=*) exit 0 ;;
     -*) options="\$options \$word" ;;
     *) others="\$others \$word" ;;
     esac
@@ -75,7 +74,7 @@ case "\$options\$ours" in
 *--modversion*libavutil*) echo "$(version libavutil)" ;;
 *--modversion*libswscale*) echo "$(version libswscale)" ;;
 *--cflags*lib*) echo "-isystem \$here/include" ;;
-*--libs*lib*) echo "-L\$here/lib -lswscale -lavcodec -lavutil -ldav1d -lm -pthread -ldl -Wl,-rpath,\\\$ORIGIN/../gpu-ffmpeg/lib" ;;
+*--libs*lib*) echo "-L\$here/lib -lswscale -lavcodec -lavutil -ldav1d -lm -pthread -ldl -Wl,-Bsymbolic -Wl,--exclude-libs,ALL -Wl,-rpath,\\\$ORIGIN/../gpu-ffmpeg/lib:\\\$ORIGIN/../../gpu-ffmpeg/lib" ;;
 esac
 END
 chmod +x "$folder/bin/pkg-config"
