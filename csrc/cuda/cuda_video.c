@@ -10,21 +10,9 @@
 
 enum { CHROMA_420 = 1, SURFACE_NV12 = 0 };
 
-rp_status rp_cuda_usable(rp_cuda *device, struct rp_error *err)
-{
-    RP_TRY(rp_cuda_enter(device, err));
-    rp_cuda_leave(device);
-    return RP_OK;
-}
-
 void *rp_cuda_native_context(const rp_cuda *device)
 {
     return device->context;
-}
-
-void *rp_cuda_native_stream(const rp_cuda_stream *stream)
-{
-    return stream->handle;
 }
 
 /* A function of the library, which stays loaded, as it does for others. */

@@ -10,14 +10,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The driver's own handles, for a library that is told which to use: CUcontext (the device's
- * primary context) and CUstream. Owner: borrowed, as long as ours. Thread: any. Blocks: never. */
+/* The driver's own handle of the device's primary context (CUcontext), for a library that is told
+ * which to use. Owner: borrowed, as long as the device. Thread: any. Blocks: never. */
 void *rp_cuda_native_context(const rp_cuda *device);
-void *rp_cuda_native_stream(const rp_cuda_stream *stream);
-
-/* Whether the device can be used now. Thread: any. Blocks: never. Errors: RP_E_CUDA a forked child,
- * a GPU that was lost. */
-RP_CHECKED rp_status rp_cuda_usable(rp_cuda *device, struct rp_error *err);
 
 /* Codecs by NVDEC's numbers (cudaVideoCodec). */
 enum rp_cuda_codec { RP_CUDA_H264 = 4, RP_CUDA_HEVC = 8, RP_CUDA_VP9 = 10, RP_CUDA_AV1 = 11 };

@@ -109,7 +109,7 @@ static rp_status prepare(AVCodecContext *context, void *arg, struct rp_error *er
     AVHWDeviceContext *device = (AVHWDeviceContext *)(void *)ref->data;
     AVCUDADeviceContext *cuda = device->hwctx;
     cuda->cuda_ctx = rp_cuda_native_context(decoder->device);
-    cuda->stream = rp_cuda_native_stream(decoder->stream);
+    cuda->stream = (void *)(uintptr_t)rp_cuda_stream_handle(decoder->stream);
     int rc = av_hwdevice_ctx_init(ref);
     if (rc < 0) {
         av_buffer_unref(&ref);

@@ -267,7 +267,7 @@ rp_status rp_nvdec_open(rp_nvdec *nvdec, const struct rp_codec_params *params,
                         struct rp_error *err)
 {
     for (;;) {
-        RP_TRY(rp_cuda_usable(nvdec->device, err));
+        RP_TRY(rp_cuda_check(nvdec->device, err));
         struct rp_nvdec_session *session = NULL;
         RP_TRY(reserve(nvdec, params, may_wait, &session));
         rp_decoder *decoder = &session->decoder;

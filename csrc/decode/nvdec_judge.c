@@ -187,7 +187,7 @@ static rp_status run_trial(struct trial *t, const struct rp_codec_params *params
 static bool is_of_stream(rp_nvdec *nvdec, const struct rp_error *why)
 {
     return why->sys != 0 && why->sys != RP_CUDA_NO_MEMORY &&
-           rp_cuda_usable(nvdec->device, NULL) == RP_OK;
+           rp_cuda_check(nvdec->device, NULL) == RP_OK;
 }
 
 static void end_trial(struct trial *t)
@@ -314,7 +314,7 @@ rp_status rp_nvdec_decide(rp_nvdec *nvdec, const struct rp_codec_params *params,
     if (n < 1) {
         RP_FAIL(err, RP_E_ARG, "a run of %d packets", n);
     }
-    RP_TRY(rp_cuda_usable(nvdec->device, err));
+    RP_TRY(rp_cuda_check(nvdec->device, err));
     rp_lock_acquire(&nvdec->lock);
     struct rp_nvdec_entry *entry = entry_locked(nvdec, params);
     while (entry != NULL && entry->under_way) {
