@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..errors import CudaError
+from ..errors import CudaError, ReelpoolError
 
 OLDEST = (7, 5)  # compute capability that the kernel is made for
 CODECS = ("h264", "hevc", "vp9", "av1")  # that NVDEC is asked for
@@ -57,7 +57,7 @@ def _decoders(core: Any, ordinal: int) -> Iterator[tuple[str, str, str | None]]:
     try:
         caps = core.nvdec_caps(ordinal)
         tried = core.nvdec_probe(clips, ordinal)
-    except CudaError as error:
+    except ReelpoolError as error:
         yield "ok", f"cuda:{ordinal} decodes no video: {str(error).partition(chr(10))[0]}", None
         return
     for codec, width, height, good, why in tried:
