@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define WAIT_NS  ((int64_t)1000000000)
+#define IN_USE   4 /* times as many runs as sessions: who served none of them is idle */
 #define FALLBACK 4 /* sessions where the driver does not tell its engines */
 #define NO_SESSION                                                                          \
     "NVDEC gives no decode session (%.60s): fewer DataLoader workers (num_workers), 0, or " \
@@ -112,16 +113,24 @@ static bool serves(const rp_decoder *decoder, const struct rp_codec_params *para
            decoder->key == params->hash;
 }
 
+static bool is_in_use(const rp_nvdec *nvdec, const struct rp_nvdec_session *session)
+{
+    return session != NULL &&
+           nvdec->uses - session->decoder.last_use <= (uint64_t)(IN_USE * nvdec->n);
+}
+
 /* Mark a session as busy: one that has this stream open, else one that is closed, else the one not
- * used for longest. NULL: all are busy, or as many are open as there may be. */
+ * used for longest. NULL: all are busy, or as many are open as there may be, or others of this
+ * stream are worth waiting for. */
 static struct rp_nvdec_session *reserve_locked(rp_nvdec *nvdec,
                                                const struct rp_codec_params *params)
 {
     struct rp_nvdec_session *same = NULL, *closed = NULL, *oldest = NULL;
-    int busy = 0;
+    int busy = 0, alike = 0;
     for (int i = 0; i < nvdec->n; i++) {
         struct rp_nvdec_session *s = &nvdec->session[i];
         busy += s->busy;
+        alike += s->busy && s->stream == params->hash;
         if (s->busy) {
             continue;
         }
@@ -136,9 +145,13 @@ static struct rp_nvdec_session *reserve_locked(rp_nvdec *nvdec,
         }
     }
     bool room = nvdec->stats.open < nvdec->stats.most;
+    if (alike > 0 && is_in_use(nvdec, oldest)) {
+        oldest = NULL; /* two streams would take sessions from each other for ever */
+    }
     struct rp_nvdec_session *found = same != NULL ? same : room && closed != NULL ? closed : oldest;
     if (found != NULL && busy < nvdec->stats.most) {
         found->busy = true;
+        found->stream = params->hash;
         found->decoder.last_use = ++nvdec->uses;
         nvdec->stats.busy++;
         nvdec->stats.open += found->decoder.native == NULL;

@@ -49,7 +49,8 @@ struct rp_nvdec_verdict {
 /* Decide where a stream is decoded: on the GPU if FFmpeg has NVDEC for the codec, the driver says
  * that the GPU decodes this size, a session opens, and the packets, at most the first 32 of one run
  * from its key, give the same planes and tags on GPU and CPU. Decided once for equal parameters;
- * threads that ask meanwhile wait. Sizes that are odd, or anything but 8-bit 4:2:0: the CPU.
+ * threads that ask meanwhile wait. n 0: RP_AGAIN if nothing is decided. Sizes that are odd, or
+ * anything but 8-bit 4:2:0: the CPU.
  * Owner: all is the caller's. Thread: any, in no run of its own. Blocks: the first time, for two
  * decodes of the packets; while all sessions are busy. Errors (nothing is decided): RP_E_CUDA no
  * session to be had (names fewer workers, 0 or Loader), the GPU is lost, a forked child;

@@ -311,9 +311,6 @@ rp_status rp_nvdec_decide(rp_nvdec *nvdec, const struct rp_codec_params *params,
                           const struct rp_packet *packets, int n, struct rp_nvdec_verdict *out,
                           struct rp_error *err)
 {
-    if (n < 1) {
-        RP_FAIL(err, RP_E_ARG, "a run of %d packets", n);
-    }
     RP_TRY(rp_cuda_check(nvdec->device, err));
     rp_lock_acquire(&nvdec->lock);
     struct rp_nvdec_entry *entry = entry_locked(nvdec, params);
@@ -325,15 +322,15 @@ rp_status rp_nvdec_decide(rp_nvdec *nvdec, const struct rp_codec_params *params,
         *out = entry->verdict;
     }
     else if (entry != NULL) {
-        entry->under_way = true;
+        entry->under_way = n > 0;
     }
     rp_lock_release(&nvdec->lock);
     if (entry == NULL) {
         RP_FAIL(err, RP_E_NOMEM, "out of memory for a stream's decoder");
     }
-    if (decided) {
+    if (decided || n < 1) {
         out->notice = false;
-        return RP_OK;
+        return decided ? RP_OK : RP_AGAIN;
     }
     struct rp_nvdec_verdict verdict = entry->verdict; /* its names; nobody else writes it now */
     rp_status status = RP_OK;

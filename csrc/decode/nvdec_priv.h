@@ -9,8 +9,9 @@
 #include "decode/nvdec.h"
 
 struct rp_nvdec_session {
-    rp_decoder decoder; /* native NULL: not open */
-    bool busy;          /* guarded by the lock; the rest is its holder's then */
+    rp_decoder decoder; /* native NULL: not open; its holder's while it is busy */
+    bool busy;          /* guarded by the lock */
+    uint64_t stream;    /* hash of its last holder's parameters; guarded by the lock */
 };
 
 struct rp_nvdec_entry {
