@@ -122,6 +122,9 @@ rp_status rp_gpu_open(rp_loader *loader, struct rp_error *err)
         const void *image = options->image != NULL ? options->image : rp_cuda_image();
         status = open_streams(gpu, image, err);
     }
+    if (status == RP_OK) {
+        status = rp_nvdec_new(gpu->device, NULL, 0, &gpu->nvdec, err);
+    }
     if (status != RP_OK) {
         rp_gpu_unref(&gpu);
         return status;
@@ -140,6 +143,7 @@ void rp_gpu_unref(struct rp_gpu **out)
     if (__atomic_sub_fetch(&gpu->refs, 1, __ATOMIC_ACQ_REL) > 0) {
         return;
     }
+    rp_nvdec_free(&gpu->nvdec);
     rp_cuda_converter_free(&gpu->converter);
     rp_cuda_stream_free(&gpu->copies);
     rp_cuda_stream_free(&gpu->work);
