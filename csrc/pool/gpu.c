@@ -162,7 +162,8 @@ void rp_gpu_stats(struct rp_gpu *gpu, struct rp_device_stats *out)
     *out = (struct rp_device_stats){.device_bytes = stats.bytes[RP_CUDA_ON_DEVICE],
                                     .pinned_bytes = stats.bytes[RP_CUDA_PINNED],
                                     .uploaded = rp_counted(&gpu->uploaded),
-                                    .converted = rp_counted(&gpu->converted)};
+                                    .converted = rp_counted(&gpu->converted),
+                                    .decoded = rp_counted(&gpu->decoded)};
 }
 
 rp_status rp_gpu_hold_uses(struct gpu_block *block, struct rp_error *err)

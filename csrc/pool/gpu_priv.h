@@ -35,8 +35,8 @@ struct rp_gpu {
     int64_t *slot_bytes;          /* per camera, atomic: of a picture's slot; grows */
     struct rp_cuda_job *jobs;     /* of the SEND item */
     int64_t cap_jobs;
-    int64_t uploaded, converted; /* atomic */
-    int64_t waits;               /* atomic: threads that wait for the GPU to read a stage */
+    int64_t uploaded, converted, decoded; /* atomic */
+    int64_t waits; /* atomic: threads that wait for the GPU to read a stage */
 };
 
 /* Another library's work on a block: one entry per stream. */

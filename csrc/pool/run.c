@@ -157,6 +157,9 @@ static rp_status deliver(struct decoding *d, rp_frame *frame, struct rp_error *e
     }
     d->left -= served;
     rp_count(&loader->counters.decoded, 1);
+    if (d->session != NULL) {
+        rp_count(&loader->gpu->decoded, 1);
+    }
     rp_count(&loader->counters.preroll, served == 0);
     rp_count(&loader->counters.delivered, delivered);
     rp_count(&loader->counters.convert_ns, rp_now_ns() - began);

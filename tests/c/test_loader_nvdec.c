@@ -18,6 +18,8 @@ static struct fake_nvcuvid *video_start(void)
     return video;
 }
 
+static int64_t on_gpu; /* pictures that the last loader decoded there */
+
 /* Two epochs of 70 rows, batch by batch. */
 static void check_epochs(struct rp_loader_options options)
 {
@@ -35,6 +37,10 @@ static void check_epochs(struct rp_loader_options options)
         }
         (void)CHECK_STATUS(next_batch(loader, &batch, &err), RP_END, &err);
     }
+    struct rp_loader_stats stats;
+    rp_loader_stats(loader, &stats);
+    (void)CHECK_EQ(stats.device.converted, 2 * 2 * 70);
+    on_gpu = stats.device.decoded;
     check_rest(loader);
     rp_loader_close(&loader);
 }
@@ -57,7 +63,7 @@ RP_TEST(pictures_of_the_gpu_are_those_of_the_cpu)
             struct fake_nvcuvid *video = video_start();
             fake->lazy = lazy == 1;
             check_epochs(gpu_options(thread_counts[t], 2));
-            (void)CHECK(video->mapped >= 2 * 70);
+            (void)CHECK(on_gpu >= 2 * 70 && on_gpu <= video->mapped);
             (void)CHECK(video->made * 10 < video->mapped); /* opened seldom, used again */
             check_clean(fake, video);
         }
@@ -83,6 +89,7 @@ RP_TEST(what_the_gpu_fails_on_the_cpu_decodes)
         video->map_nth = kind == 2 ? 40 : 0;
         video->off_by = kind == 3;
         check_epochs(gpu_options(2, 2));
+        (void)CHECK((on_gpu == 0) == (kind == 0 || kind == 3)); /* the trial said no */
         (void)CHECK(fake_is_clean(fake));
         (void)CHECK_EQ(video->decoders, 0);
     }
