@@ -261,8 +261,8 @@ def programs(variant, names):
     tests = ROOT / "tests"
     found = sorted((tests / "fuzz").glob("fuzz_*.c"))
     checks = sorted((tests / "c").glob("check_*.c"))
-    if variant == "tsan":  # kernels start no threads
-        found = sorted((tests / "c").glob("test_*.c"))
+    if variant == "tsan":  # kernels start no threads; where each call fails once, ASan sees more
+        found = sorted(p for p in (tests / "c").glob("test_*.c") if not p.stem.endswith("_faults"))
     elif variant != "fuzz":
         found = [*sorted((tests / "c").glob("test_*.c")), *checks, *found]
     if not names:
