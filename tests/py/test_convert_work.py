@@ -14,7 +14,7 @@ import time
 import pytest
 from convert_sets import options, reference_fixture, tree  # noqa: F401
 from reelpool import env
-from reelpool.convert import durable, run, work
+from reelpool.convert import durable, job, metadata, run, work
 from reelpool.convert.job import Job
 from reelpool.convert.run import convert
 from reelpool.convert.source import Source
@@ -228,6 +228,57 @@ def test_a_stalled_worker_is_overtaken(tmp_path, reference, ending):
         process.join(60)
         if ending == "wakes":
             assert process.exitcode == 0
+    finally:
+        process.kill()
+        process.join()
+    assert tree(root) == wanted
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["arm", "arm_old"]
+
+
+def stall_before(module, name, ends):
+    """Stop the whole process before the first call of a function of a module with such a path."""
+    real = getattr(module, name)
+
+    def late(*args, **known):
+        if any(str(arg).endswith(ends) for arg in args):
+            setattr(module, name, real)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return real(*args, **known)
+
+    setattr(module, name, late)
+
+
+def convert_stalled(chosen, *where):
+    stall_before(*where)
+    convert(chosen, threads=1)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        (metadata, "write_json", "info.json"),
+        (metadata, "make_below", "v30/meta"),
+        (metadata, "make_below", "episodes/chunk-000"),
+        (job, "make_below", "chunk-000"),
+    ],
+    ids=["info", "tasks", "episodes", "file"],
+)
+def test_a_folder_that_others_put_in_its_place_does_not_come_back(tmp_path, reference, where):
+    """A process that stood still before it wrote there finds nothing to do."""
+    source, wanted = reference
+    root = shutil.copytree(source, tmp_path / "arm")
+    chosen = options(root, lease_s=0.5)
+    context = multiprocessing.get_context("fork")
+    process = context.Process(target=convert_stalled, args=(chosen, *where))
+    process.start()
+    try:
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        convert(chosen, threads=2)
+        assert tree(root) == wanted
+        os.kill(process.pid, signal.SIGCONT)
+        process.join(60)
+        assert process.exitcode == 0
     finally:
         process.kill()
         process.join()

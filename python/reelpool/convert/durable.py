@@ -54,6 +54,16 @@ def sync(path: str | os.PathLike[str]) -> None:
         os.close(handle)
 
 
+def make_below(root: Path, folder: Path) -> None:
+    """Make a folder and those between it and `root`; FileNotFoundError where `root` is gone, which
+    others may have put in its place meanwhile: it must not come back.
+    """
+    at = root
+    for name in folder.relative_to(root).parts:
+        at /= name
+        at.mkdir(exist_ok=True)
+
+
 def publish(part: Path, path: Path, named: bool = True, synced: bool = False) -> None:
     """Give a finished file its name. Both must lie in one folder. Blocks until it is on disk;
     with `named` False its name may be lost with the power, never found on an unfinished file.

@@ -19,7 +19,7 @@ from ..errors import ReelpoolError, StateError, StorageError, make_error
 from . import plan, swap
 from .copies import check_joined, keep_sums
 from .data_files import write_data
-from .durable import PART, name_early, publish, storing, sync
+from .durable import PART, make_below, name_early, publish, storing, sync
 from .source import Source, bad_episodes, check_sizes, read_version
 from .work import LIFE_S, WorkFolder
 
@@ -290,7 +290,7 @@ class Job:
         with storing(path):
             if not self.options.built.is_dir():
                 return  # finished by others while this process stood still
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_below(self.options.built, path.parent)
             for left in path.parent.glob(f"{path.name}.*{PART}"):
                 left.unlink(missing_ok=True)  # of a worker whose lease ran out
             try:

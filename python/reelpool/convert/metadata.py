@@ -16,7 +16,7 @@ from .. import metadata_v21
 from ..metadata_info import DATA_TEMPLATE, VIDEO_TEMPLATE, parse_json
 from ..roots import INFO_FILE
 from .data_files import describe
-from .durable import PART, publish, storing, write_json
+from .durable import PART, make_below, publish, storing, write_json
 from .plan import Output
 from .source import STATS_FILE, Source
 
@@ -32,9 +32,9 @@ def write_meta(
     files and folders to the disk. Raises StorageError.
     """
     with storing(root):
-        (root / "meta").mkdir(exist_ok=True)  # without `root`: another process put it in place
+        make_below(root, root / "meta")
         write_json(root / INFO_FILE, new_info(source, sizes), indent=4, named=False, synced=True)
-        _write_table(_tasks_table(source), root / "meta/tasks.parquet")
+        _write_table(_tasks_table(source), root, "meta/tasks.parquet")
         _write_episodes(source, root, outputs, records)
         stats = new_stats(source)
         if stats is not None:
@@ -118,10 +118,11 @@ def _numbers(values: np.ndarray) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
-def _write_table(table: pa.Table, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+def _write_table(table: pa.Table, root: Path, rel: str) -> None:
+    path = root / rel
     part = path.with_name(path.name + PART)
     with storing(path):
+        make_below(root, path.parent)
         pq.write_table(table, part, compression="snappy")
         publish(part, path, named=False, synced=True)
 
@@ -140,7 +141,7 @@ def _write_episodes(
         piece = piece.append_column("meta/episodes/chunk_index", column(place))
         piece = piece.append_column("meta/episodes/file_index", column(place + number))
         piece = piece.replace_schema_metadata(describe(piece.schema).metadata)
-        _write_table(piece, root / EPISODES_TEMPLATE.format(chunk=0, file=number))
+        _write_table(piece, root, EPISODES_TEMPLATE.format(chunk=0, file=number))
 
 
 def episode_columns(
