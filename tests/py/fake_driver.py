@@ -5,6 +5,7 @@ Its device memory is the process's own, so what lies "on the GPU" can be read an
 
 import ctypes
 import functools
+import gc
 import os
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from reelpool import _core, device
 
 ROOT = Path(__file__).resolve().parents[2]
 THINGS = ("context", "memory", "host", "stream", "event", "module")
@@ -61,3 +63,17 @@ def controls():
     state = library.fake_cuda().contents
     state.reset()
     return state
+
+
+@pytest.fixture(name="fake", autouse=True)
+def fake_fixture(monkeypatch):
+    """The fake driver in the place of libcuda.so.1; afterwards nothing of it is left in use."""
+    state = controls()
+    monkeypatch.setattr(device, "DRIVER", str(build()))
+    monkeypatch.setattr(device, "KERNEL", KERNEL)
+    gc.collect()
+    alive = _core.live_objects()
+    yield state
+    gc.collect()
+    assert state.leftovers() == {}
+    assert _core.live_objects() <= alive

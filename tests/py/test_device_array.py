@@ -3,10 +3,10 @@
 import ctypes
 import gc
 
-import fake_driver
 import numpy as np
 import pytest
 from demo_sets import FRONT, array, open_demo
+from fake_driver import fake_fixture  # noqa: F401
 from reelpool import Loader, _core, device
 from reelpool.errors import CudaError
 
@@ -68,20 +68,6 @@ class Consumer:
 
     def let_go(self):
         self.managed.deleter(self.address)
-
-
-@pytest.fixture(name="fake", autouse=True)
-def fake_fixture(monkeypatch):
-    """The fake driver in the place of libcuda.so.1; afterwards nothing of it is left in use."""
-    state = fake_driver.controls()
-    monkeypatch.setattr(device, "DRIVER", str(fake_driver.build()))
-    monkeypatch.setattr(device, "KERNEL", fake_driver.KERNEL)
-    gc.collect()
-    alive = _core.live_objects()
-    yield state
-    gc.collect()
-    assert state.leftovers() == {}
-    assert _core.live_objects() <= alive
 
 
 def first_batch(name="cuda:1", size=6, **options):

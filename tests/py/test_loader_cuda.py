@@ -16,25 +16,12 @@ import fake_driver
 import numpy as np
 import pytest
 from demo_sets import FRONT, ROOT, WRIST, array, copy_demo, open_demo, video
+from fake_driver import fake_fixture  # noqa: F401
 from reelpool import LeRobotDataset, Loader, StreamingLeRobotDataset, _core, device
 from reelpool.errors import CudaError, DecodeError, MissingExtraError
 from written_datasets import NUMBERS, STATE, write_v30
 
 NARROW = {"delta_timestamps": {FRONT: [-0.2, 0.0, 0.1], "action": [0.0, 0.1]}}
-
-
-@pytest.fixture(name="fake", autouse=True)
-def fake_fixture(monkeypatch):
-    """The fake driver in the place of libcuda.so.1; afterwards nothing of it is left in use."""
-    state = fake_driver.controls()
-    monkeypatch.setattr(device, "DRIVER", str(fake_driver.build()))
-    monkeypatch.setattr(device, "KERNEL", fake_driver.KERNEL)
-    gc.collect()
-    alive = _core.live_objects()
-    yield state
-    gc.collect()
-    assert state.leftovers() == {}
-    assert _core.live_objects() <= alive
 
 
 def gpu_loader(dataset, size, **options):
