@@ -22,7 +22,6 @@ struct rp_device_stats {
     int64_t device_bytes, pinned_bytes; /* taken now */
     int64_t uploaded;                   /* bytes */
     int64_t converted;                  /* pictures, by the GPU; the others by the CPU */
-    int64_t decoded;                    /* pictures, by its video engine; likewise */
 };
 
 /* Number of the GPU that holds the batch; -1: it lies in block->data. Thread: any. Blocks: never.

@@ -47,7 +47,6 @@ static void free_own(struct stage *stage)
 {
     for (int64_t i = 0; i < stage->cap; i++) {
         rp_cuda_give(&stage->picture[i].own, NULL);
-        rp_frame_unref(&stage->picture[i].frame);
     }
 }
 
@@ -220,21 +219,5 @@ rp_status rp_stage_picture(struct worker *worker, const struct want *want,
                        &target->data, err));
     RP_TRY(rp_convert(image, target, worker->scratch, err));
     picture->how = STAGED_BYTES;
-    return RP_OK;
-}
-
-rp_status rp_stage_frame(struct worker *worker, const struct want *want, rp_frame *frame,
-                         const struct rp_target *target, struct rp_error *err)
-{
-    (void)worker; /* nothing of its own is needed */
-    struct picture *picture = &want->batch->stage.picture[want->order];
-    const struct rp_image *image = rp_frame_image(frame);
-    if (!rp_cuda_converts(image, target)) {
-        RP_FAIL(err, RP_E_UNSUPPORTED, "a picture of the GPU that its kernel does not take");
-    }
-    rp_frame_unref(&picture->frame);
-    picture->frame = rp_frame_ref(frame);
-    picture->image = *image;
-    picture->how = STAGED_FRAME;
     return RP_OK;
 }

@@ -325,7 +325,6 @@ static PyObject *engine_stats(PyObject *object, PyObject *unused)
                  {"pinned_bytes", s.device.pinned_bytes},
                  {"uploaded_bytes", s.device.uploaded},
                  {"converted_on_gpu", s.device.converted},
-                 {"decoded_on_gpu", s.device.decoded},
                  {"threads", s.threads},
                  {"fetches", c->fetches},
                  {"fetch_wanted", s.remote.wanted},
