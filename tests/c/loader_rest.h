@@ -14,29 +14,30 @@ static RP_UNUSED void pause_ms(int64_t ms)
     (void)nanosleep(&t, NULL);
 }
 
-static bool all_free(const rp_loader *loader)
+/* The stream, too: what nobody pulled from its feed yet, a worker may begin any time. */
+static bool at_rest(const rp_loader *loader)
 {
     const struct batch *b = loader->batches;
     while (b != NULL && b->state == BATCH_FREE) {
         b = b->next;
     }
-    return b == NULL && loader->busy == 0;
+    return b == NULL && loader->busy == 0 && loader->indexes.queue_len == 0 &&
+           (!loader->stream_on || loader->feed_ended);
 }
 
 /* Once nothing is asked for, everything comes to rest, and the books are even. */
 static RP_UNUSED void check_rest(rp_loader *loader)
 {
-    bool rests = false;
-    for (int i = 0; i < 100000 && !rests; i++) { /* a disk may keep a thread's code for so long */
-        rp_lock_acquire(&loader->lock);
-        rests = all_free(loader) && loader->indexes.queue_len == 0;
-        bool helped = !rests && rp_loader_help_locked(loader);
-        rp_lock_release(&loader->lock);
-        if (!rests && !helped) {
-            pause_ms(1);
-        }
-    }
     rp_lock_acquire(&loader->lock);
+    bool rests = at_rest(loader);
+    for (int i = 0; i < 100000 && !rests; i++) { /* a disk may keep a thread's code for so long */
+        if (!rp_loader_help_locked(loader)) {
+            rp_lock_release(&loader->lock);
+            pause_ms(1);
+            rp_lock_acquire(&loader->lock);
+        }
+        rests = at_rest(loader);
+    }
     for (const struct batch *b = loader->batches; b != NULL; b = b->next) {
         if (b->state != BATCH_FREE) {
             rp_fail_at(__FILE__, __LINE__, "a batch stays in state %d, %d pending", (int)b->state,
