@@ -14,7 +14,7 @@ import time
 import pytest
 from convert_sets import options, reference_fixture, tree  # noqa: F401
 from reelpool import env
-from reelpool.convert import durable, job, metadata, run, work
+from reelpool.convert import durable, head_start, job, metadata, run, work
 from reelpool.convert.job import Job
 from reelpool.convert.run import convert
 from reelpool.convert.source import Source
@@ -195,16 +195,16 @@ def test_files_settle_once(folder):
 
 def stall_in_second_file(chosen, count):
     """Convert, but stop the whole process while it makes its second file."""
-    real = Job._fill
+    real = Job.fill
 
-    def fill(self, output, part):
-        spans = real(self, output, part)
+    def fill(self, output, part, *inputs):
+        spans = real(self, output, part, *inputs)
         count.value += 1
         if count.value == 2:
             os.kill(os.getpid(), signal.SIGSTOP)
         return spans
 
-    Job._fill = fill
+    Job.fill = fill
     convert(chosen, threads=1)
 
 
@@ -250,7 +250,7 @@ def stall_before(module, name, ends):
 
 def convert_stalled(chosen, *where):
     stall_before(*where)
-    convert(chosen, threads=1)
+    convert(chosen, threads=2 if where[0] is head_start else 1)
 
 
 @pytest.mark.parametrize(
@@ -260,8 +260,10 @@ def convert_stalled(chosen, *where):
         (metadata, "make_below", "v30/meta"),
         (metadata, "make_below", "episodes/chunk-000"),
         (job, "make_below", "chunk-000"),
+        (head_start, "make_below", "chunk-000"),
+        (head_start, "make_built", "arm_v30"),
     ],
-    ids=["info", "tasks", "episodes", "file"],
+    ids=["info", "tasks", "episodes", "file", "early file", "early folder"],
 )
 def test_a_folder_that_others_put_in_its_place_does_not_come_back(tmp_path, reference, where):
     """A process that stood still before it wrote there finds nothing to do."""
@@ -326,16 +328,16 @@ def test_a_part_that_another_worker_took_away(tmp_path, reference, monkeypatch):
     """Its lease ran out unnoticed: the item is done again, by whoever comes first."""
     source, wanted = reference
     root = shutil.copytree(source, tmp_path / "arm")
-    real, count = Job._fill, [0]
+    real, count = Job.fill, [0]
 
-    def fill(self, output, part):
-        spans = real(self, output, part)
+    def fill(self, output, part, *inputs):
+        spans = real(self, output, part, *inputs)
         count[0] += 1
         if count[0] in (1, 4):
             part.unlink()
         return spans
 
-    monkeypatch.setattr(Job, "_fill", fill)
+    monkeypatch.setattr(Job, "fill", fill)
     convert(options(root))
     assert count[0] == 12
     assert tree(root) == wanted
@@ -431,10 +433,10 @@ def test_a_killed_worker_process_is_an_error(tmp_path, reference, monkeypatch):
     source, _ = reference
     root = shutil.copytree(source, tmp_path / "arm")
 
-    def fill(self, output, part):
+    def fill(self, output, part, *inputs):
         os._exit(9)
 
-    monkeypatch.setattr(Job, "_fill", fill)
+    monkeypatch.setattr(Job, "fill", fill)
     with pytest.raises(StateError, match=r"ended with status 9(.|\n)*same command again"):
         convert(options(root), processes=2)
     monkeypatch.undo()

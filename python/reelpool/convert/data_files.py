@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import FormatError, make_error
 from .copies import changed
-from .source import Source
+from .source import Source, numbers
 
 
 def write_data(source: Source, first: int, inputs: list[list], part: Path) -> None:
@@ -33,6 +34,13 @@ def write_data(source: Source, first: int, inputs: list[list], part: Path) -> No
                 text = f"{rel}: {error}"
                 raise make_error(FormatError, text, file=rel, episode=episode) from error
             writer.write_table(table, row_group_size=max(1, table.num_rows))
+
+
+def row_times(path: Path) -> np.ndarray:
+    """Seconds of all rows of a new data file, float64."""
+    with pq.ParquetFile(path) as file:  # read_table would load pyarrow.dataset
+        column = file.read(columns=["timestamp"], use_threads=False).column("timestamp")
+    return numbers(column).astype(np.float64)
 
 
 def _repeats(kind: pa.DataType) -> bool:

@@ -1,7 +1,7 @@
 """What makes a dataset of new files: metadata, and proof that it can be read.
 
-Metadata need only know where each picture will be, so they are written while the files are, and
-tables are judged while videos are on their way to the disk.
+Metadata need only know where each picture will be, so they are written while the files are; tables
+and videos are judged side by side, while further videos are on their way to the disk.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .. import verify
 from ..errors import FormatError, make_error
 from . import metadata
+from .data_files import row_times
 from .durable import storing, sync
 from .source import STATS_FILE
 
@@ -35,8 +38,9 @@ class Ending:
         self._threads = ThreadPoolExecutor(_SYNCS)  # the file system joins their commits
         self._syncs: list[Future] = []
         self._spans: dict[str, list] = {}
-        self._check: verify.Check
-        self._seen: set[str] = set()  # videos that it has judged
+        self._tables: Future[verify.Report]
+        self._check: verify.Check  # of videos
+        self._seen: set[str] = set()  # those that it has judged
 
     def close(self) -> None:
         """End the threads."""
@@ -47,7 +51,7 @@ class Ending:
         job = self._job
         self._describe(job.video_records())
         self._until(job.tables_whole)
-        self._judge_tables()
+        self._begin_checks()
         self._until(self._look)
 
     def _look(self, whole: set[str]) -> bool:
@@ -67,10 +71,13 @@ class Ending:
         """
         if {item: record["spans"] for item, record in records.items()} != self._spans:
             self._describe(records)  # another process made one of them in another way
-            self._judge_tables()
+            self._tables.result()
+            self._begin_checks()
         videos = {o.path for o in self._job.outputs() if o.camera is not None}
         self._check.videos(self._steps, videos - self._seen)
-        self._judge(self._check.report)
+        report = self._tables.result()
+        report.add(self._check.report)
+        self._judge(report)
         with storing(self._job.options.built):
             for one in self._syncs:
                 one.result()
@@ -92,18 +99,34 @@ class Ending:
             files = [p for p in (*(built / "meta").rglob("*"), *built.iterdir()) if p.is_file()]
         self._syncs += [self._threads.submit(sync, path) for path in files]
 
-    def _judge_tables(self) -> None:
+    def _begin_checks(self) -> None:
+        self._tables = self._threads.submit(self._judge_tables)
+        self._seen = set()
+        self._check = self._new_check()
+        job = self._job
+        times = {}
+        for output in [o for o in job.outputs() if o.camera is None]:
+            rows = row_times(job.options.built / output.path)
+            lengths = job.source.columns.length[output.first : output.stop]
+            parts = np.split(rows, np.cumsum(lengths)[:-1])
+            times.update(zip(range(output.first, output.stop), parts))
+        self._check.rows(times)
+
+    def _judge_tables(self) -> verify.Report:
+        check = self._new_check()
+        check.tables()
+        return check.report
+
+    def _new_check(self) -> verify.Check:
         options = self._job.options
         full = options.validate == "full"
-        self._check = verify.Check(
+        return verify.Check(
             options.built,
             "decode" if full else "index",
             tolerance_s=options.tolerance_s,
             sums=full,  # `write` has compared all bytes with the sources'
             spot=None if full else _SPOT_EPISODES,
         )
-        self._check.tables()
-        self._seen = set()
 
     def _judge(self, report: verify.Report) -> None:
         job = self._job

@@ -10,7 +10,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from . import plan, swap
 from .copies import check_joined, keep_sums
 from .data_files import write_data
 from .durable import PART, make_below, name_early, publish, storing, sync
+from .head_start import HeadStart
 from .source import Source, bad_episodes, check_sizes, read_version
 from .work import LIFE_S, WorkFolder
 
@@ -84,6 +85,7 @@ class Job:
         self._scans: list[tuple[str, int, int]] = []
         self._manifest: dict | None = None
         self._outputs: list[plan.Output] = []
+        self.head: HeadStart | None = None  # files that are copied before the plan
         self._made: dict[str, dict] = {}  # records of files whose bytes may not be on the disk yet
         self.when_made: Callable[[], Any] = lambda: None  # called when one is made, and when done
 
@@ -177,6 +179,20 @@ class Job:
         found = [self.source.scan(e, self.options.tolerance_s) for e in range(first, stop)]
         self.folder.finish(item, found)
 
+    @contextlib.contextmanager
+    def head_start(self, wanted: bool) -> Iterator[None]:
+        """Begin the first videos now, if `wanted` and sources are still to be judged; at the end of
+        the body, what no `write` has taken is removed.
+        """
+        if wanted and not self.folder.done_items().issuperset(self.scan_steps()):
+            self.head = HeadStart(self)
+        try:
+            yield
+        finally:
+            if self.head is not None:
+                self.head.close()
+                self.head = None
+
     # -- the plan --
 
     def scanned(self) -> list[dict]:
@@ -235,6 +251,7 @@ class Job:
     def _check_space(self) -> None:
         done = self.folder.done_items()
         needed = sum(o.size for o in self.outputs() if o.item not in done) + SPARE_BYTES
+        needed -= self.under_way(done)  # has its room already
         disk = os.statvfs(self.options.built)
         free = disk.f_bavail * disk.f_frsize
         if free < needed:
@@ -292,9 +309,13 @@ class Job:
                 return  # finished by others while this process stood still
             make_below(self.options.built, path.parent)
             for left in path.parent.glob(f"{path.name}.*{PART}"):
-                left.unlink(missing_ok=True)  # of a worker whose lease ran out
+                if left != part:
+                    left.unlink(missing_ok=True)  # of a worker whose lease ran out
             try:
-                spans = self._fill(output, part)
+                planned, paths = self._inputs(output)
+                spans = self.head.take(output, planned) if self.head else None
+                if spans is None:
+                    spans = self.fill(output, part, planned, paths)
                 if not part.exists():
                     return  # this worker's own lease ran out: another one has begun anew
                 record = {"size": part.stat().st_size, "spans": spans}
@@ -318,9 +339,10 @@ class Job:
         self.folder.finish(item, record)
         self.when_made()
 
-    def _fill(self, output: plan.Output, part: Path) -> list:
-        """Write the file's bytes; [from, to] of each episode as exact fractions, for a video."""
-        planned, paths = self._inputs(output)
+    def fill(self, output: plan.Output, part: Path, planned: list[list], paths: list[str]) -> list:
+        """Write the file's bytes; [from, to] of each episode as exact fractions, for a video. What
+        the plan says of its sources, and their paths.
+        """
         if output.camera is None:
             write_data(self.source, output.first, planned, part)
             return []
@@ -372,7 +394,8 @@ class Job:
                     return
                 if self.folder.is_done(item):
                     continue
-                if not self.folder.claim(item):
+                begun = self.head is not None and self.head.claim(item)
+                if not begun and not self.folder.claim(item):
                     waiting.append(item)
                     continue
                 try:

@@ -38,7 +38,8 @@ def scan_items(episodes: int, per_batch: int) -> list[tuple[str, int, int]]:
 def make_manifest(source: Source, scans: list[dict], data_mb: int, video_mb: int) -> dict:
     """The plan as a JSON document: inputs with size and SHA-256, options, outputs."""
     outputs = [_data_outputs(source, scans, data_mb)]
-    outputs += [_video_outputs(source, scans, i, video_mb) for i in range(len(source.cameras))]
+    for i in range(len(source.cameras)):
+        outputs.append(video_outputs(source, [scan["videos"][i] for scan in scans], i, video_mb))
     return {
         "format": 1,
         "dataset": source.name,
@@ -99,9 +100,12 @@ def _data_outputs(source: Source, scans: list[dict], limit_mb: int) -> list[Outp
     return _outputs(template, "data", None, cuts, [scan["data"][0] for scan in scans])
 
 
-def _video_outputs(source: Source, scans: list[dict], i: int, limit_mb: int) -> list[Output]:
+def video_outputs(source: Source, records: list[list], i: int, limit_mb: int) -> list[Output]:
+    """The new videos of the camera number `i`. `records`: [bytes, digest, signature, ...] of each
+    episode's; with those of the first episodes only, all but the last output are final.
+    """
     camera = source.cameras[i]
-    sizes = [scan["videos"][i][0] for scan in scans]
-    cuts = _cut(sizes, limit_mb * _MB, [scan["videos"][i][2] for scan in scans])
+    sizes = [record[0] for record in records]
+    cuts = _cut(sizes, limit_mb * _MB, [record[2] for record in records])
     template = PathTemplate(VIDEO_TEMPLATE, "video_path", _FIELDS, video_key=camera)
     return _outputs(template, f"video-{i}", camera, cuts, sizes)

@@ -139,19 +139,8 @@ def dry_run(options: Options, threads: int = 1) -> tuple[dict, list[plan.Output]
 def _run_phases(job: Job, pool: _Pool, progress: Progress, at_end: bool) -> None:
     for attempt in range(_ATTEMPTS):
         try:
-            pool.run(job.scan_steps(), job.scan, _reporter("read", job.scan_sizes(), progress))
-            if job.overtaken():
-                return
-            job.settle_plan()
-            sizes = {o.item: o.size for o in job.outputs()}
-            report = _reporter("write", sizes, progress, job.under_way)
-            with pool.running(job.write_steps(), job.write, report) as under_way:
-                if not at_end:
-                    under_way.rest()
-                elif not job.overtaken():
-                    steps = functools.partial(_Steps, progress)
-                    with contextlib.closing(Ending(job, steps, under_way.until)) as ending:
-                        job.finish(ending, under_way.rest)
+            with job.head_start(pool.several):
+                _run_once(job, pool, progress, at_end)
             return
         except Outdated as error:
             if job.overtaken():
@@ -163,6 +152,23 @@ def _run_phases(job: Job, pool: _Pool, progress: Progress, at_end: bool) -> None
             if not job.overtaken():
                 raise
             return
+
+
+def _run_once(job: Job, pool: _Pool, progress: Progress, at_end: bool) -> None:
+    report = _reporter("read", job.scan_sizes(), progress)
+    pool.run(job.scan_steps(), job.scan, report, fewer=job.head is not None)
+    if job.overtaken():
+        return
+    job.settle_plan()
+    sizes = {o.item: o.size for o in job.outputs()}
+    report = _reporter("write", sizes, progress, job.under_way)
+    with pool.running(job.write_steps(), job.write, report) as under_way:
+        if not at_end:
+            under_way.rest()
+        elif not job.overtaken():
+            steps = functools.partial(_Steps, progress)
+            with contextlib.closing(Ending(job, steps, under_way.until)) as ending:
+                job.finish(ending, under_way.rest)
 
 
 def _reporter(
@@ -200,18 +206,29 @@ class _Pool:
         self._job = job
         self._threads = max(1, threads)
         self._processes = processes
+        self.several = threads > 1 and processes == 0  # threads of this process
         self.most = 0  # workers of a phase so far
 
     def run(
-        self, items: list[str], step: Callable[[str], None], report: Callable[[set[str]], None]
+        self,
+        items: list[str],
+        step: Callable[[str], None],
+        report: Callable[[set[str]], None],
+        fewer: bool = False,
     ) -> None:
-        """Return when all items are done. The first error of a worker stops all, and is raised."""
-        with self.running(items, step, report) as under_way:
+        """Return when all items are done. The first error of a worker stops all, and is raised.
+        `fewer`: by one thread less, as others are at work.
+        """
+        with self.running(items, step, report, fewer) as under_way:
             under_way.until(lambda whole: False)
 
     @contextlib.contextmanager
     def running(
-        self, items: list[str], step: Callable[[str], None], report: Callable[[set[str]], None]
+        self,
+        items: list[str],
+        step: Callable[[str], None],
+        report: Callable[[set[str]], None],
+        fewer: bool = False,
     ) -> Iterator[_UnderWay]:
         """Do the items while the body runs, which waits for them as it likes; at its end all are
         done. Raises what the first failing worker raised.
@@ -219,7 +236,7 @@ class _Pool:
         job = self._job
         done = job.folder.done_items()
         left = sum(item not in done for item in items)
-        count = max(1, min(self._processes or self._threads, left))
+        count = max(1, min((self._processes or self._threads) - fewer, left))
         self.most = max(self.most, count)
         if self._processes:
             workers: Any = _Processes(job, items, step, count, self._threads)

@@ -291,7 +291,7 @@ class Source:
             "episode_index": count * 0 + episode,
             "index": first + count,
         }
-        found = {n: _numbers(table.column(n)) for n in names}
+        found = {n: numbers(table.column(n)) for n in names}
         for name, values in wanted.items():
             if name not in found:
                 continue
@@ -309,23 +309,30 @@ class Source:
         tolerance_s: float,
         faults: list[str],
     ) -> list:
-        """[bytes, `video_digest`, signature, pictures]."""
-        core: Any = importlib.import_module("reelpool._core")
+        """As `video_record`; empty with a fault."""
         rel = self.video_file(episode, camera)
         try:
-            path, size = self.locate(rel)
-            found = core.video_info(path, True)
+            found, record = self.video_record(episode, camera)
             shape = self.info.features[camera].get("shape") or ()
             if None not in shape and not {found["width"], found["height"]} <= set(shape):
                 size_text = f"{found['width']} x {found['height']}"
                 raise _Fault(f"pictures of {size_text}, meta/info.json says {list(shape)}")
             if stamps is not None:
                 _check_times(np.frombuffer(found["times"], np.float64), stamps, tolerance_s)
-            digest = video_digest(path, found["header"])
         except (_Fault, ReelpoolError, OSError, MemoryError) as error:
             faults.append(self._fault(rel, error))
             return []
-        return [size, digest, found["signature"].hex(), found["samples"]]
+        return record
+
+    def video_record(self, episode: int, camera: str) -> tuple[dict, list]:
+        """What the core says of an episode's video, and what the plan needs of it: [bytes,
+        `video_digest`, signature, pictures]. Raises as `resolve`, FormatError, OSError.
+        """
+        core: Any = importlib.import_module("reelpool._core")
+        path, size = self.locate(self.video_file(episode, camera))
+        found = core.video_info(path, True)
+        digest = video_digest(path, found["header"])
+        return found, [size, digest, found["signature"].hex(), found["samples"]]
 
     def _fault(self, rel: str, error: BaseException) -> str:
         """The file and what is wrong with it in one line, its name once."""
@@ -344,7 +351,7 @@ def _arrow_types(meta: pq.FileMetaData) -> bytes | None:
     return (meta.metadata or {}).get(b"ARROW:schema")
 
 
-def _numbers(column: pa.ChunkedArray) -> np.ndarray:
+def numbers(column: pa.ChunkedArray) -> np.ndarray:
     """One number per row; lists of one are accepted."""
     if column.null_count:
         raise _Fault("a null among its numbers")
