@@ -34,7 +34,8 @@ class LeRobotDataset(WriteMode, DatasetBase):
     `max_bad_fraction` of them), `num_threads` (None: the CPUs
     granted; 0: the calling thread works; in a DataLoader worker None means the worker's own
     thread), `memory_budget` (bytes, or text such as "2GiB"; shared equally by DataLoader workers:
-    batch memory beyond it is given back when it is free).
+    batch memory beyond it is given back when it is free), `video_decode_device` ("cuda" or
+    "cuda:N": pictures of video cameras are tensors in that GPU's memory; docs/gpu.md).
 
     Raises: ValueError or TypeError for an argument that cannot be honoured; NotFoundError,
     FormatError, CompatibilityError and their kin of `reelpool.errors` for the dataset.
@@ -69,6 +70,7 @@ class LeRobotDataset(WriteMode, DatasetBase):
         max_bad_fraction: float = 1e-3,
         num_threads: int | None = None,
         memory_budget: int | str | None = None,
+        video_decode_device: str = "cpu",
         storage_options: dict | None = None,
     ) -> None:
         if video_backend not in _BACKENDS:
@@ -83,7 +85,8 @@ class LeRobotDataset(WriteMode, DatasetBase):
             delta_timestamps=delta_timestamps, tolerance_s=tolerance_s, return_uint8=return_uint8,
             depth_output_unit=depth_output_unit, token=token, cameras=cameras, resize=resize,
             on_corrupt=on_corrupt, max_bad_fraction=max_bad_fraction, num_threads=num_threads,
-            memory_budget=memory_budget, storage_options=storage_options,
+            memory_budget=memory_budget, video_decode_device=video_decode_device,
+            storage_options=storage_options,
         )  # fmt: skip
 
     # -- state that does not travel --
@@ -100,10 +103,10 @@ class LeRobotDataset(WriteMode, DatasetBase):
         threads = self._num_threads
         if threads is None:
             threads = 0 if workers else env.granted_cpus()
-        return EngineHandle(
-            self._layout, num_threads=threads, shared=workers > 0, keep_bytes=self._free_bytes(),
-            read_ahead=self._read_ahead(), processes=max(1, workers),
-        )  # fmt: skip
+        free = self._free_bytes()
+        if self._on_gpu:  # a quarter each: blocks there, and planes both pinned and there
+            free //= 4
+        return self._make_handle(workers, free, free, num_threads=threads)
 
     # -- reading --
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from . import device as gpu
 from . import env
 from .collation import Item, register_default_collate
 from .corruption import Substitutions, check_on_corrupt
@@ -21,11 +22,12 @@ from .engine import (
     EngineHandle,
     Layout,
     Options,
+    batch_bytes,
     load_core,
     torch_wanted,
 )
 from .engine_paths import read_ahead_bytes
-from .errors import NotFoundError, ReelpoolError, make_error, name_dataset
+from .errors import CudaError, NotFoundError, ReelpoolError, make_error, name_dataset
 from .frame_rate import check_rate
 from .hf_view import HfView
 from .hub_files import bring_files, needed_files
@@ -36,50 +38,11 @@ from .remote_root_hub import HubRoot
 from .remote_roots import open_remote
 from .roots import LocalRoot, is_url, parse_hub_url, resolve_root
 from .selection import delta_rows, select_cameras, select_episodes, target_sizes
+from .split_root import SplitRoot
 from .tables import Table, load_table
 from .worker_end import end_with_parent
 
 _SAMPLE_TAG = 4  # RP_TAG_SAMPLE: seeds image_transforms
-
-
-class SplitRoot:
-    """A dataset whose `meta/` lies in one place and all else in another."""
-
-    def __init__(self, meta: LocalRoot | RemoteRoot, files: LocalRoot | RemoteRoot) -> None:
-        self._meta, self._rest = meta, files
-        self.path = files.path
-
-    @property
-    def real(self) -> str:
-        """Absolute path of the directory with `meta/`."""
-        return self._meta.real  # type: ignore[union-attr]
-
-    def _of(self, rel: str) -> LocalRoot | RemoteRoot:
-        return self._meta if rel.startswith("meta/") else self._rest
-
-    def video(self, rel: str) -> RemoteVideo | str:
-        """As `RemoteRoot.video`."""
-        return self._rest.video(rel)
-
-    def client(self) -> Any:
-        """As `RemoteRoot.client`."""
-        return self._rest.client()  # type: ignore[union-attr]
-
-    def remote_options(self) -> dict[str, Any]:
-        """As `RemoteRoot.remote_options`."""
-        return self._rest.remote_options()  # type: ignore[union-attr]
-
-    def resolve(self, rel: str) -> str:
-        """As `LocalRoot.resolve`."""
-        return self._of(rel).resolve(rel)
-
-    def exists(self, rel: str) -> bool:
-        """As `LocalRoot.exists`."""
-        return self._of(rel).exists(rel)
-
-    def read_bytes(self, rel: str, limit: int | None = None) -> bytes:
-        """As `LocalRoot.read_bytes`."""
-        return self._of(rel).read_bytes(rel, limit)
 
 
 class DatasetBase:
@@ -90,6 +53,9 @@ class DatasetBase:
     meta: LeRobotDatasetMetadata
     episodes: list[int] | None
     _data_root: LocalRoot | RemoteRoot | None = None
+    video_decode_device: str = "cpu"
+    _gpu: int | None = None  # `device.parse_device` of it
+    _gpu_here: int | None = None  # torch's current one where this was pickled
 
     def _open(
         self,
@@ -115,10 +81,13 @@ class DatasetBase:
         max_bad_fraction: float,
         num_threads: int | None,
         memory_budget: int | str | None,
+        video_decode_device: Any,
         storage_options: dict | None,
     ) -> None:
         """Check the arguments, read metadata and columns. download_videos: those of the Hub are
         downloaded, not read by ranges."""
+        self._gpu = gpu.check_video_device(video_decode_device)
+        self.video_decode_device = str(video_decode_device)
         if depth_output_unit not in ("m", "mm"):
             raise ValueError(f"depth_output_unit must be 'm' or 'mm', not {depth_output_unit!r}")
         if not (isinstance(tolerance_s, (int, float)) and tolerance_s >= 0):
@@ -146,7 +115,10 @@ class DatasetBase:
             name_dataset(error, self.repo_id, self.meta.root)
             raise
         self.root = self.meta.root
-        delivered = [*videos, *(k for k in self.meta.image_keys if k not in skipped)]
+        images = [key for key in self.meta.image_keys if key not in skipped]
+        if self._gpu is not None:
+            gpu.check_cameras(videos, images, substitute, self.repo_id)
+        delivered = [*videos, *images]
         self._options = Options(
             cameras=videos,
             return_uint8=bool(return_uint8),
@@ -218,6 +190,8 @@ class DatasetBase:
         volatile = self._volatile()
         state = {k: v for k, v in self.__dict__.items() if k not in volatile}
         state["root"] = self.meta.__getstate__()["root"]
+        if self._gpu == gpu.CURRENT:
+            state["_gpu_here"] = gpu.current_if_any()
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -295,8 +269,38 @@ class DatasetBase:
             workers = self._workers()
             if workers > 0:
                 end_with_parent()
-            self._handle = handle = self._new_handle(workers)
+            try:
+                self._handle = handle = self._new_handle(workers)
+            except CudaError as error:
+                self._named(error)
+                raise
         return handle
+
+    def _make_handle(self, workers: int, keep_bytes: int, staged: int, **options: Any) -> Any:
+        """An engine of this dataset, on its GPU if it has one; staged: bytes kept for uploads."""
+        options |= {"read_ahead": self._read_ahead(), "processes": max(1, workers)}
+        if not self._on_gpu:
+            options["shared"] = workers > 0
+            return EngineHandle(self._layout, keep_bytes=keep_bytes, **options)
+        from .device_items import ItemHandle
+
+        ordinal = gpu.item_ordinal(self._gpu, workers, self._gpu_here)
+        return ItemHandle(
+            self._layout, keep_bytes=keep_bytes, device=ordinal, stage_bytes=staged, **options
+        )
+
+    @property
+    def _on_gpu(self) -> bool:
+        """Whether pictures are delivered in a GPU's memory."""
+        return self._gpu is not None and bool(self._options.cameras)
+
+    def _batch_bytes(self, samples: int) -> int:
+        """Bytes of a batch."""
+        return batch_bytes(self._layout.fields, samples)
+
+    def _staged_bytes(self, samples: int) -> int:
+        """Bytes of a batch on its way to a GPU: so many pinned, and as many there."""
+        return gpu.staged_bytes(self._layout, samples) + gpu.PAGES if self._on_gpu else 0
 
     def _read_ahead(self) -> int:
         """Bytes of remote files in memory, out of the budget."""
@@ -313,9 +317,11 @@ class DatasetBase:
     def _batch_data(self, batch: Any, samples: int, distinct: bool) -> BatchData:
         """A core batch as items see it. samples: what substitutions are counted against."""
         use_torch = torch_wanted(None)
+        in_worker = use_torch and self._workers() > 0
         data = BatchData(
-            self._layout, batch, use_torch, use_torch and self._workers() > 0,
+            self._layout, batch, use_torch, in_worker,
             self._engine().get if self._options.substitute else None,
+            wrap=gpu.item_wrapper(in_worker) if self._on_gpu else None,
         )  # fmt: skip
         if data.substitutes:
             if self._substitutions is None:
@@ -328,6 +334,8 @@ class DatasetBase:
     def _named(self, error: ReelpoolError) -> None:
         """Say in an error which dataset it is about."""
         name_dataset(error, self.repo_id, self.root)
+        if isinstance(error, CudaError) and self._workers() > 0:
+            gpu.advise_worker(error)
 
     def stats(self) -> dict[str, Any]:
         """Counters of this process's engine (empty before its first use); see docs/design.md."""
@@ -460,7 +468,7 @@ def rows_of(value: Any) -> Sequence[Any]:
     return value.unbind(0)
 
 
-__all__ = ["DatasetBase", "SplitRoot", "rows_of", "sample_seed", "seeded"]
+__all__ = ["DatasetBase", "rows_of", "sample_seed", "seeded"]
 
 
 def check_threads(num_threads: Any) -> None:

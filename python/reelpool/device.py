@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+import multiprocessing
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from .errors import MissingExtraError
+from .errors import CudaError, MissingExtraError, advise, make_error
+
+logger = logging.getLogger("reelpool")
 
 DRIVER: str | None = None  # libcuda.so.1; tests load another
 KERNEL: bytes | None = None  # this build's; likewise
 CURRENT = -1  # the GPU that torch has as its current one
+PAGES = 1 << 16  # what a block may have beyond its batch
 STATS = ("device_bytes", "pinned_bytes", "uploaded_bytes", "converted_on_gpu")
 
 
@@ -26,13 +31,13 @@ def parse_device(device: Any) -> int | None:
     return CURRENT if found[1] is None else int(found[1])
 
 
-def refuse_device(name: str, device: Any) -> None:
-    """ValueError unless a dataset's or decoder's `device` is the CPU."""
-    if parse_device(device) is not None:
-        raise ValueError(
-            f"{name}={str(device)!r}: single items and decoders deliver on 'cpu' only; batches in "
-            "a GPU's memory come from reelpool.Loader(dataset, batch_size, device='cuda')"
-        )
+def same_device(one: int | None, other: int | None) -> bool:
+    """Whether both can mean one GPU: CURRENT may be any."""
+    return one == other or (None not in (one, other) and CURRENT in (one, other))
+
+
+_DLPACK = "or output='dlpack' for arrays that other libraries take (from_dlpack)"
+_LOADER = "or use reelpool.Loader(dataset, batch_size, device='cuda', output='dlpack')"
 
 
 def check_output(output: str | None) -> bool:
@@ -48,20 +53,23 @@ def check_output(output: str | None) -> bool:
             "output='numpy': NumPy's arrays do not lie in a GPU's memory. Use output='torch' or "
             "'dlpack'"
         )
-    way_out = "or output='dlpack' for arrays that other libraries take (from_dlpack)"
+    _require_torch("device='cuda'", _DLPACK)
+    return True
+
+
+def _require_torch(what: str, way_out: str) -> None:
     if find_spec("torch") is None:
         raise MissingExtraError(
-            f"device='cuda' needs torch. Run: pip install 'reelpool[torch]', {way_out}"
+            f"{what} needs torch. Run: pip install 'reelpool[torch]', {way_out}"
         )
     from .torch_bridge import lacks_cuda
 
     version = lacks_cuda()
     if version is not None:
         raise MissingExtraError(
-            f"device='cuda': this torch, {version}, is built without CUDA. Install one that is "
-            f"built with it, {way_out}"
+            f"{what}: this torch, {version}, is built without CUDA. Install one that is built with "
+            f"it, {way_out}"
         )
-    return True
 
 
 def check_datasets(datasets: Sequence[Any], layout: Any, use_torch: bool) -> None:
@@ -94,6 +102,125 @@ def ordinal_of(device: int, use_torch: bool) -> int:
 
     load_core().cuda_devices(DRIVER)  # it says better what is wrong
     return current_device()
+
+
+# -- items: dataset[i], and what a DataLoader makes of it --
+
+
+def check_video_device(device: Any, name: str = "video_decode_device") -> int | None:
+    """As `parse_device`, of an argument for single frames and items. ValueError; MissingExtraError
+    where no torch that knows CUDA is there.
+    """
+    try:
+        number = parse_device(device)
+    except ValueError as error:
+        raise ValueError(f"{name.removesuffix('device')}{error}") from None
+    if number is not None:
+        _require_torch(f"{name}={str(device)!r}", _LOADER)
+    return number
+
+
+def check_cameras(
+    videos: Sequence[str], images: Sequence[str], substitute: bool, name: str
+) -> None:
+    """ValueError for what items with pictures on a GPU cannot have; a word where they have none."""
+    if videos and images and substitute:
+        raise ValueError(
+            "on_corrupt='substitute' with image columns puts samples together on the CPU: "
+            "video_decode_device='cpu', or leave those cameras out (cameras=)"
+        )
+    if not videos:
+        logger.info("%s: no effect of video_decode_device: there is no video camera", name)
+
+
+def check_loader(datasets: Sequence[Any], device: Any) -> int | None:
+    """As `parse_device`, of a Loader's `device`. ValueError where its datasets want another."""
+    number = parse_device(device)
+    for dataset in datasets:
+        wanted = getattr(dataset, "_gpu", None)
+        if wanted is not None and not same_device(wanted, number):
+            raise ValueError(
+                f"{dataset.repo_id} has video_decode_device={dataset.video_decode_device!r} and "
+                f"this Loader device={str(device)!r}: give Loader the dataset's, or open the "
+                "dataset with 'cpu'"
+            )
+    return number
+
+
+def current_if_any() -> int | None:
+    """Torch's current GPU, if torch has begun with CUDA in this process."""
+    from .torch_bridge import initialized_device
+
+    return initialized_device()
+
+
+def item_ordinal(device: int | None, workers: int, parents: int | None = None) -> int:
+    """The GPU that a dataset's pictures go to. parents: what was torch's current one in the process
+    that a DataLoader's worker works for. CudaError: a forked worker, no driver, no way to share.
+    """
+    assert device is not None
+    if workers > 0 and _start_method() == "fork":
+        raise make_error(
+            CudaError,
+            "pictures on a GPU: this DataLoader worker is a forked process, in which CUDA does not "
+            "work\n"
+            "  Pass multiprocessing_context='spawn' to the DataLoader, num_workers=0, or use "
+            "reelpool.Loader(dataset, batch_size, device='cuda')",
+        )
+    if device == CURRENT and workers > 0 and parents is not None:
+        device = parents
+    ordinal = ordinal_of(device, True)
+    if workers > 0:
+        _check_sharing(ordinal)
+    return ordinal
+
+
+def _check_sharing(ordinal: int) -> None:
+    from .engine import load_core
+    from .torch_bridge import why_unshared
+
+    load_core().cuda_devices(DRIVER)  # it says better what is wrong
+    said = why_unshared(ordinal)
+    if said is not None:
+        raise make_error(
+            CudaError,
+            f"a DataLoader worker cannot send memory of cuda:{ordinal} to its parent: {said}\n"
+            f"  {_FEWER}",
+        )
+
+
+def _start_method() -> str | None:
+    """How this process was started, if by multiprocessing."""
+    return getattr(
+        multiprocessing.current_process(), "_start_method", None
+    ) or multiprocessing.get_start_method(allow_none=True)
+
+
+_FEWER = (
+    "Give the DataLoader fewer workers (each has a CUDA context and sessions of its own), "
+    "num_workers=0, or use reelpool.Loader(dataset, batch_size, device='cuda'), which needs none"
+)
+
+
+def advise_worker(error: CudaError) -> None:
+    """Say in an error of a DataLoader worker what helps there."""
+    if "num_workers=0" not in str(error):
+        advise(error, _FEWER)
+
+
+def item_wrapper(in_worker: bool) -> Callable[[Any], Any]:
+    """What makes an item's tensors of the core's arrays, on a GPU or not."""
+    import numpy as np
+
+    from . import torch_bridge
+
+    def wrap(array: Any) -> Any:
+        if isinstance(array, np.ndarray):
+            return torch_bridge.from_numpy(array)
+        tensor = torch_bridge.from_device(array)
+        return torch_bridge.own_copy(tensor) if in_worker else tensor
+
+    return wrap
 
 
 def staged_bytes(layout: Any, samples: int) -> int:

@@ -342,16 +342,19 @@ class BatchData:
     Item protocol of `collate`: `len()`, `tensors()`. Lists (task, strings, language) hold one
     element per sample. rows: int64 (B,), the rows delivered. substitutes: per sample that another
     one took the place of (place in the batch, wanted row, row delivered, what was wrong). fetch:
-    a core batch of other rows; without it a bad picture of an image column is an error.
+    a core batch of other rows; without it a bad picture of an image column is an error. device:
+    the GPU that all of the batch lies on. wrap: makes what is delivered of the core's arrays, where
+    some lie on a GPU.
     """
 
     def __init__(
         self, layout: Layout | MixtureLayout, batch: Any, use_torch: bool, lendable: bool = False,
         fetch: Callable[[np.ndarray], Any] | None = None, device: int | None = None,
+        wrap: Callable[[Any], Any] | None = None,
     ) -> None:  # fmt: skip
         self.core_batch = batch
-        self.lendable = lendable
-        self._device = device
+        self.lendable = lendable and wrap is None
+        self._device, self._wrap = device, wrap
         self.rows: np.ndarray = batch.rows
         self.substitutes: list[tuple[int, int, int, Exception]] = (
             batch.substitutes() if layout.substitute else []
@@ -370,9 +373,12 @@ class BatchData:
 
     def hand_over(self, values: dict[str, Any]) -> dict[str, Any]:
         """`values` as a DataLoader's collation returns them: lent, not copied, out of a worker."""
-        if not self.lendable:
+        if not self.lendable and self._wrap is None:
             return values
-        from .torch_bridge import LentBatch
+        from .torch_bridge import DeviceBatch, LentBatch
+
+        if not self.lendable:
+            return DeviceBatch(values)
 
         return LentBatch(values, self)
 
@@ -380,6 +386,7 @@ class BatchData:
         self, arrays: list[np.ndarray], use_torch: bool, fetch: Callable[[np.ndarray], Any] | None
     ) -> dict[str, Any]:
         field, other = _wrappers(use_torch, self._device)
+        field = self._wrap or field
         pictures: dict[str, list[np.ndarray]] = {}
         if self.layout.substitute and fetch is not None:
             from .corruption import sound_pictures

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("reelpool")
 
-_PAGES = 1 << 16  # what a block may have beyond its batch
-
 
 class Loader:
     """Batches of `batch_size` samples per rank, in dicts like an item's with a first dimension B.
@@ -91,7 +89,7 @@ class Loader:
         _check_datasets(datasets)
         _check_counts(batch_size, prefetch_batches, num_threads, timeout_s)
         self.device = str(device)
-        self._device = gpu.parse_device(device)
+        self._device = gpu.check_loader(datasets, device)
         if not mixed and not (weights is None and samples_per_epoch is None):
             raise ValueError("weights= and samples_per_epoch= need a list of datasets")
         request = request_of(
@@ -165,7 +163,7 @@ class Loader:
             threads = env.granted_cpus() if self._num_threads is None else self._num_threads
             prefetch = self._fitting_prefetch() if threads > 0 else 0
             # Free memory beyond what is in flight goes back: a consumer may have held many batches.
-            batches = (prefetch + 2) * (self._batch_bytes() + _PAGES)
+            batches = (prefetch + 2) * (self._batch_bytes() + gpu.PAGES)
             staged = (prefetch + 2) * self._staged_bytes()
             parked = self._parked_bytes(batches + 2 * staged)
             fixed = batches + 2 * staged + parked + self._caches()
@@ -210,7 +208,7 @@ class Loader:
         """Bytes of one batch on its way to a GPU: so many pinned, and as many there."""
         if self._device is None:
             return 0
-        return gpu.staged_bytes(self._source.layout, self.batch_size) + _PAGES
+        return gpu.staged_bytes(self._source.layout, self.batch_size) + gpu.PAGES
 
     def _fitting_prefetch(self) -> int:
         """`prefetch_batches`, lowered to what the budget holds beside the pictures that wait:

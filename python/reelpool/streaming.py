@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from . import device as gpu
 from . import env, order
 from .collation import Item
 from .dataset_base import DatasetBase, sample_seed
 from .distributed import resolve_rank, sharded_by_accelerate
-from .engine import DECODERS_PER_THREAD, EngineHandle, batch_bytes
+from .engine import DECODERS_PER_THREAD, EngineHandle
 from .errors import ReelpoolError, StateError
 from .order import OrderParams, Request, Share, is_int
 from .order_state import PART, DatasetOrder, check_epoch, position_of_step, rev_of
@@ -104,7 +105,7 @@ class StreamingLeRobotDataset(DatasetBase, IterableDataset):
         **no_effect: Any,
     ) -> None:
         note_no_effect(type(self).__name__, buffer_size, max_num_shards, no_effect)
-        check_arguments(streaming, video_decode_device, batch_size, rng)
+        check_arguments(streaming, batch_size, rng)
         budget = one_of(
             memory_budget=None if memory_budget is None else env.parse_bytes(memory_budget),
             byte_budget_gb=gib(byte_budget_gb), video_byte_cache_gb=gib(video_byte_cache_gb),
@@ -135,9 +136,9 @@ class StreamingLeRobotDataset(DatasetBase, IterableDataset):
             episodes=episodes, episode_filter=episode_filter, image_transforms=image_transforms,
             delta_timestamps=delta_timestamps, tolerance_s=tolerance_s, return_uint8=return_uint8,
             depth_output_unit=depth_output_unit, token=token, cameras=cameras, resize=resize,
-            on_corrupt=on_corrupt, max_bad_fraction=max_bad_fraction,
+            on_corrupt=on_corrupt, max_bad_fraction=max_bad_fraction, memory_budget=budget,
             num_threads=one_of(num_threads=num_threads, decode_threads=decode_threads),
-            memory_budget=budget, storage_options=storage_options,
+            video_decode_device=video_decode_device, storage_options=storage_options,
         )  # fmt: skip
         self._require_rows()
         self.streaming_from_local = not self.reads_ranges
@@ -268,7 +269,7 @@ class StreamingLeRobotDataset(DatasetBase, IterableDataset):
         batch = self._share().batch
         if self.batch_size is not None:
             return batch
-        one = batch_bytes(self._layout.fields, 1)
+        one = self._batch_bytes(1) + 2 * self._staged_bytes(1)
         return max(1, min(batch, _PART, self._free_bytes() // ((_PREFETCH + 1) * max(1, one))))
 
     def num_frames_for_rank(
@@ -305,25 +306,24 @@ class StreamingLeRobotDataset(DatasetBase, IterableDataset):
         threads = self._num_threads
         if threads is None:
             threads = max(1, env.granted_cpus() // max(1, workers))
-        decoders = DECODERS_PER_THREAD
-        if self._open_decoders is not None:
-            decoders = max(1, self._open_decoders // max(1, threads))
+        wanted = self._open_decoders
+        decoders = DECODERS_PER_THREAD if wanted is None else max(1, wanted // max(1, threads))
         batch = self._at_once()
         prefetch = 0 if threads == 0 else self._fitting_prefetch(batch, None, threads)
-        free = self._free_bytes()
-        one = batch_bytes(self._layout.fields, batch)
+        one, staged = self._batch_bytes(batch), (prefetch + 2) * self._staged_bytes(batch)
+        free = max(0, self._free_bytes() - 2 * staged)
         parked = max(0, min(self._budget() // 4, free - (prefetch + 1) * one))
-        return EngineHandle(
-            self._layout, num_threads=threads, prefetch_batches=prefetch, shared=workers > 0,
-            keep_bytes=max(0, free - parked), parked_bytes=parked, max_decoders=decoders,
-            read_ahead=self._read_ahead(), processes=max(1, workers),
+        keep = min(free - parked, (prefetch + 2) * (one + gpu.PAGES) if self._on_gpu else free)
+        return self._make_handle(
+            workers, keep, staged, num_threads=threads, prefetch_batches=prefetch,
+            parked_bytes=parked, max_decoders=decoders,
         )  # fmt: skip
 
     def _fitting_prefetch(self, batch: int, budget: int | None, threads: int = 0) -> int:
         """Batches under way that the budget holds; ValueError if a given one holds no two.
         threads: of parts of batches, as many as they may work on.
         """
-        one = batch_bytes(self._layout.fields, batch)
+        one = self._batch_bytes(batch) + 2 * self._staged_bytes(batch)
         need = 2 * one + self._caches()
         if budget is not None and budget < need:
             raise ValueError(

@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from .device import refuse_device
 from .order import is_int
 
 logger = logging.getLogger("reelpool")
@@ -43,11 +42,10 @@ def note_no_effect(
         )  # fmt: skip
 
 
-def check_arguments(streaming: bool, device: str, batch_size: int | None, rng: Any) -> None:
+def check_arguments(streaming: bool, batch_size: int | None, rng: Any) -> None:
     """ValueError or TypeError for what cannot be honoured."""
     if not streaming:
         raise ValueError("streaming=False: use LeRobotDataset, which reads by index")
-    refuse_device("video_decode_device", device)
     if batch_size is not None and not (is_int(batch_size) and batch_size >= 1):
         raise ValueError(f"batch_size must be an integer >= 1, not {batch_size!r}")
     if rng is not None and not hasattr(rng, "integers"):

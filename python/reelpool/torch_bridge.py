@@ -37,6 +37,11 @@ def current_device() -> int:
     return torch.cuda.current_device()
 
 
+def initialized_device() -> int | None:
+    """Number of torch's current GPU; None where torch has not begun with CUDA. Begins nothing."""
+    return torch.cuda.current_device() if torch.cuda.is_initialized() else None
+
+
 def from_device(array: Any) -> torch.Tensor:
     """A tensor over the memory of a `DeviceArray`; work on torch's current stream waits for it."""
     return torch.from_dlpack(array)
@@ -45,6 +50,37 @@ def from_device(array: Any) -> torch.Tensor:
 def to_device(array: np.ndarray, ordinal: int) -> torch.Tensor:
     """A copy in the memory of a GPU."""
     return torch.from_numpy(array).to(f"cuda:{ordinal}")
+
+
+def own_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """The same in torch's own memory, of which alone torch gives other processes a handle."""
+    return tensor.clone()
+
+
+def why_unshared(ordinal: int) -> str | None:
+    """What torch says where this process cannot give memory of a GPU to another; None: it can.
+
+    Where it cannot, a DataLoader's batches are lost in the thread that sends them, and their taker
+    waits for ever: it has to be known before.
+    """
+    try:
+        torch.empty(1, device=f"cuda:{ordinal}").untyped_storage()._share_cuda_()
+    except RuntimeError as error:
+        return str(error).partition("\n")[0]
+    return None
+
+
+class DeviceBatch(dict):
+    """A batch of which some tensors lie in a GPU's memory, where nothing is to be pinned."""
+
+    def pin_memory(self) -> DeviceBatch:
+        """What a DataLoader with pin_memory=True asks for: the other tensors are pinned."""
+        return DeviceBatch({key: _pinned(value) for key, value in self.items()})
+
+
+def _pinned(value: Any) -> Any:
+    on_host = isinstance(value, torch.Tensor) and value.device.type == "cpu"
+    return value.pin_memory() if on_host else value
 
 
 def workers() -> int:

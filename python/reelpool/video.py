@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from . import device as gpu
 from . import env
-from .device import refuse_device
 from .engine import (
     DECODERS_PER_THREAD,
     F32,
@@ -35,6 +35,7 @@ from .errors import (
 __all__ = ["VideoDecoder", "VideoDecoderCache", "decode_video_frames"]
 
 _TYPES = {U8: ("B", 3), F32: ("f", 3), U16: ("H", 1)}
+_KEPT_BYTES = 64 << 20  # of free memory, of each kind
 _UNSET: Any = object()
 
 
@@ -76,26 +77,29 @@ class VideoDecoder:
     """One local video file: its frames by number or time. Thread-safe; reopened after a fork.
 
     A decoder stays with the file that it opened: DatasetChangedError once another took its place.
+    `device`: where frames are delivered, "cpu", "cuda" or "cuda:N".
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], device: str = "cpu") -> None:
+        self.device = str(device)
+        self._gpu = gpu.check_video_device(device, "device")
         self.path = _absolute(os.fsdecode(path))
         self.identity = _identity(self.path)  # before the index: what changes later is noticed
         info = load_core().video_info(self.path)
         self.metadata = VideoMetadata(info)
         self._times = np.frombuffer(info["times"], np.float64)
-        self._engines: dict[tuple[int, int], Any] = {}
+        self._engines: dict[tuple[int, int, int | None], Any] = {}
         self._lock = threading.Lock()
 
-    def _engine(self, pixel: int) -> Any:
+    def _engine(self, pixel: int, device: int | None) -> Any:
         with self._lock:
-            key = (os.getpid(), pixel)
+            key = (os.getpid(), pixel, device)
             if key not in self._engines:
                 self._engines = {k: v for k, v in self._engines.items() if k[0] == key[0]}
-                self._engines[key] = self._open(pixel)
+                self._engines[key] = self._open(pixel, device)
             return self._engines[key]
 
-    def _open(self, pixel: int) -> Any:
+    def _open(self, pixel: int, device: int | None) -> Any:
         if _identity(self.path) != self.identity:
             what = "the file was replaced after it was opened"
             raise make_error(DatasetChangedError, what, file=self.path)
@@ -106,11 +110,15 @@ class VideoDecoder:
                   np.zeros(1), None, False)  # fmt: skip
         from .sums import with_places
 
+        place = None
+        if device is not None:
+            ordinal = gpu.item_ordinal(device, workers_here())
+            place = (ordinal, gpu.DRIVER, gpu.KERNEL, _KEPT_BYTES)
         return load_core().Engine(
             with_places([os.fsencode(self.path)]), np.append(zero, one), zero, None, zero,
             np.zeros(1, np.float32), np.full(1, self.tolerance_of_engine), [camera], [], [],
-            [(kind, (channels, height, width))], 0, 0, False, 64 << 20, FRAME_CACHE_BYTES, 0,
-            INDEX_BYTES, DECODERS_PER_THREAD, False, 0, 0, None,
+            [(kind, (channels, height, width))], 0, 0, False, _KEPT_BYTES, FRAME_CACHE_BYTES, 0,
+            INDEX_BYTES, DECODERS_PER_THREAD, False, 0, 0, place,
         )  # fmt: skip
 
     # Times are matched to stored ones before they reach the engine.
@@ -139,15 +147,19 @@ class VideoDecoder:
             )  # fmt: skip
         return found.astype(np.int64)
 
-    def read(self, numbers: np.ndarray, pixel: int = U8) -> np.ndarray:
-        """Frames by number: (N, 3, H, W) uint8 or float32, or (N, 1, H, W) uint16 depth codes."""
+    def read(self, numbers: np.ndarray, pixel: int = U8, device: int | None = None) -> Any:
+        """Frames by number: (N, 3, H, W) uint8 or float32, or (N, 1, H, W) uint16 depth codes; on
+        the decoder's device, or the GPU `device`. A tensor if torch is installed, else an array.
+        """
         times = self._times[numbers]
-        engine = self._engine(pixel)
+        device = self._gpu if device is None else device
+        engine = self._engine(pixel, device)
         batch = engine.get(np.zeros(len(numbers), np.int64), TIMEOUT_S, times)
-        return batch.arrays()[0]
+        (frames,) = batch.arrays()
+        return _wrapped(frames)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return VideoDecoder, (self.path,)
+        return VideoDecoder, (self.path, self.device)
 
     def get_frames_at(self, indices: Sequence[int]) -> FrameBatch:
         """Frames by number; a negative one counts from the end. IndexError outside the file,
@@ -160,12 +172,23 @@ class VideoDecoder:
         if not all(-count <= i < count for i in wanted):
             raise IndexError(f"{self.path} has frames 0..{count - 1}, asked for {wanted}")
         numbers = np.array([i + count if i < 0 else i for i in wanted], np.int64)
-        data, seconds = self.read(numbers), self._times[numbers]
-        if torch_wanted(None):
-            from .torch_bridge import from_numpy
+        return FrameBatch(self.read(numbers), _wrapped(self._times[numbers]))
 
-            return FrameBatch(from_numpy(data), from_numpy(seconds))
-        return FrameBatch(data, seconds)
+
+def workers_here() -> int:
+    """Workers of the DataLoader that this process works for; 0 in any other process."""
+    if not torch_wanted(None):
+        return 0
+    from .torch_bridge import workers
+
+    return workers()
+
+
+def _wrapped(array: Any) -> Any:
+    """An array of the core as it is delivered."""
+    if not torch_wanted(None):
+        return array
+    return gpu.item_wrapper(workers_here() > 0)(array)
 
 
 class VideoDecoderCache:
@@ -174,7 +197,7 @@ class VideoDecoderCache:
     `max_size`: None = unbounded; default LEROBOT_VIDEO_DECODER_CACHE_SIZE, else 100. `counters`: an
     integer tensor or array of 3 that counts hits, misses, evictions, shared by whoever holds it. A
     dropped decoder stays valid for its holder. A path whose file was replaced is opened anew (a
-    miss). Raises ValueError for max_size <= 0.
+    miss). `device`: where their frames are delivered. Raises ValueError for max_size <= 0.
     """
 
     def __init__(
@@ -184,8 +207,8 @@ class VideoDecoderCache:
             max_size = env.video_decoder_cache_size()
         if max_size is not None and not (hasattr(max_size, "__index__") and max_size > 0):
             raise ValueError(f"max_size must be a positive integer or None, not {max_size!r}")
-        refuse_device("device", device)
-        self.max_size = max_size
+        self._gpu = gpu.check_video_device(device, "device")
+        self.max_size, self.device = max_size, str(device)
         self._counters = [0, 0, 0] if counters is None else counters
         self._decoders: OrderedDict[str, VideoDecoder] = OrderedDict()
         self._lock = threading.Lock()
@@ -207,7 +230,7 @@ class VideoDecoderCache:
                 self._counters[0] += 1
                 return decoder
             self._counters[1] += 1
-        opened = VideoDecoder(path)
+        opened = VideoDecoder(path, self.device)
         with self._lock:
             decoder = self._decoders.setdefault(key, opened)
             if decoder.identity != opened.identity:  # another thread opened the file before this
@@ -251,7 +274,8 @@ class VideoDecoderCache:
         }
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"max_size": self.max_size, "_counters": self._counters}
+        kept = ("max_size", "_counters", "device", "_gpu")
+        return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -285,12 +309,14 @@ def decode_video_frames(
 
     Returns (T, 3, H, W) float32 in [0, 1] or uint8, or (T, 1, H, W) uint16 codes with `is_depth`:
     a torch tensor if torch is installed, else a NumPy array. `backend` is accepted for
-    compatibility: pixels are torchcodec's. Raises ValueError for an empty list, a negative time or
-    tolerance, FrameTimestampError beyond the tolerance, NotFoundError, FormatError, DecodeError.
+    compatibility: pixels are torchcodec's. `device`: "cpu", "cuda" or "cuda:N", where frames are
+    delivered; "cpu" means the device that `decoder_cache` has. Raises ValueError for an empty list,
+    a negative time or tolerance, FrameTimestampError beyond the tolerance, NotFoundError,
+    FormatError, DecodeError, CudaError.
     """
     if backend not in (None, "torchcodec", "pyav", "video_reader"):
         raise ValueError(f"backend={backend!r}: use None, 'torchcodec', 'pyav' or 'video_reader'")
-    refuse_device("device", device)
+    place = gpu.check_video_device(device, "device")
     if "://" in str(video_path):
         what = f"{str(video_path).split('?')[0]} is remote, and this version reads local files only"
         raise make_error(UnsupportedMediaError, what)
@@ -302,11 +328,8 @@ def decode_video_frames(
     if not isinstance(tolerance_s, (int, float, np.number)) or not tolerance_s >= 0:
         raise ValueError(f"tolerance_s must be a number of seconds >= 0, not {tolerance_s!r}")
     cache = _shared_cache() if decoder_cache is None else decoder_cache
+    if None not in (place, cache._gpu) and not gpu.same_device(place, cache._gpu):
+        raise ValueError(f"device={device!r}, but decoder_cache has device={cache.device!r}")
     decoder = cache.get_decoder(video_path)
     numbers = decoder.nearest(times, tolerance_s)
-    frames = decoder.read(numbers, U16 if is_depth else U8 if return_uint8 else F32)
-    if torch_wanted(None):
-        from .torch_bridge import from_numpy
-
-        return from_numpy(frames)
-    return frames
+    return decoder.read(numbers, U16 if is_depth else U8 if return_uint8 else F32, place)

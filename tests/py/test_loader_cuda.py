@@ -422,17 +422,6 @@ def test_no_torch_at_all(monkeypatch):
         Loader(open_demo(), 4, device="cuda")
 
 
-def test_single_items_name_the_loader():
-    from reelpool import VideoDecoderCache, decode_video_frames
-
-    with pytest.raises(ValueError, match=r"Loader\(dataset, batch_size, device='cuda'\)"):
-        StreamingLeRobotDataset("reelpool/demo", root=ROOT, video_decode_device="cuda")
-    with pytest.raises(ValueError, match="Loader"):
-        VideoDecoderCache(device="cuda:0")
-    with pytest.raises(ValueError, match="Loader"):
-        decode_video_frames(video(ROOT, FRONT), [0.0], 0.01, device="cuda")
-
-
 def test_a_budget_counts_the_memory_of_the_gpu():
     dataset = open_demo(return_uint8=True)
     one = 8 * 3 * (240 * 320 + 144 * 192)

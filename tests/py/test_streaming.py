@@ -268,7 +268,7 @@ def test_positions_of_the_arguments():
     ("options", "error", "word"),
     [
         ({"streaming": False}, ValueError, "LeRobotDataset"),
-        ({"video_decode_device": "cuda"}, ValueError, "cpu"),
+        ({"video_decode_device": "gpu"}, ValueError, "cuda:N"),
         ({"batch_size": 0}, ValueError, "batch_size"),
         ({"batch_size": True}, ValueError, "batch_size"),
         ({"rank": 1}, ValueError, "world_size"),

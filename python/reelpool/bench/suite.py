@@ -139,7 +139,7 @@ def plan_dataloading(args: argparse.Namespace, rank: int, world: int) -> list[Pl
         if kind.kind == "map_style":
             place = {"repo_id": args.map_repo_id, "root": str(args.local_root), "revision": None}
             config |= place | {"episodes": episodes, "maxworkers": kind.maxworkers}
-            config["video_decode_device"] = "cpu"  # the map-style classes know no other
+            config["video_decode_device"] = "cpu"  # LeRobot's map-style class knows no other
         elif kind.bucket:
             config["data_files_root"] = args.data_files_root
         tag = dataloading_tag(args.scenario, args.batch_size, config["num_workers"], rank, world)

@@ -277,7 +277,9 @@ def own_loader(dataset: Any, config: dict) -> Any:
     options: dict[str, Any] = {}
     if config["loader"] != "streaming":
         options = {"shuffle": True, "seed": config["seed"]}
-    if load_core().describe()["cuda"]:  # else the consumer moves the batches
+    if config["video_decode_device"] != "cpu":
+        options["device"] = config["video_decode_device"]
+    elif load_core().describe()["cuda"]:  # else the consumer moves the batches
         options["device"] = config["device"]
     return reelpool.Loader(
         dataset,
