@@ -190,10 +190,8 @@ def _check_sharing(ordinal: int) -> None:
 
 
 def _start_method() -> str | None:
-    """How this process was started, if by multiprocessing."""
-    return getattr(
-        multiprocessing.current_process(), "_start_method", None
-    ) or multiprocessing.get_start_method(allow_none=True)
+    """How this process was started, if by multiprocessing, which sets it in every child."""
+    return multiprocessing.get_start_method(allow_none=True)
 
 
 _FEWER = (

@@ -161,6 +161,65 @@ def test_training_takes_the_batches(reelpool, torch):
     assert torch.isfinite(model.weight.grad).all()
 
 
+def check_items(found, expected, torch):
+    """Items or batches: pictures on the GPU, all else in host memory, values the CPU's."""
+    assert list(found) == list(expected)
+    for key, value in expected.items():
+        if not isinstance(value, torch.Tensor):
+            assert found[key] == value, key
+            continue
+        assert found[key].device.type == ("cuda" if key in (FRONT, WRIST) else "cpu"), key
+        assert torch.equal(found[key].cpu(), value), key
+
+
+def test_items_have_their_pictures_there(reelpool, torch):
+    gpu, cpu = open_demo(reelpool, video_decode_device="cuda"), open_demo(reelpool)
+    for index in (0, 47, 183):
+        check_items(gpu[index], cpu[index], torch)
+    for found, expected in zip(gpu[20:60], cpu[20:60]):
+        check_items(found, expected, torch)
+    path = Path(reelpool.__file__).parent / f"_demo/dataset/videos/{WRIST}/chunk-000/file-000.mp4"
+    frames = [
+        reelpool.decode_video_frames(path, [0.0, 0.4], 1e-3, device=d) for d in ("cpu", "cuda")
+    ]
+    assert frames[1].is_cuda and torch.equal(frames[0], frames[1].cpu())
+
+
+class Begin:
+    """`worker_init_fn`: a spawned worker has the extension and the kernel of this process."""
+
+    def __init__(self):
+        self.kernel = importlib.import_module("reelpool.device").KERNEL
+
+    def __call__(self, worker):
+        load()
+        importlib.import_module("reelpool.device").KERNEL = self.kernel
+
+
+@pytest.mark.parametrize("pin", [False, True])
+def test_spawned_workers_send_their_batches(reelpool, torch, pin):
+    order = [(i * 71 + 3) % 184 for i in range(96)]
+    gpu, cpu = open_demo(reelpool, video_decode_device="cuda"), open_demo(reelpool)
+    loaders = [
+        torch.utils.data.DataLoader(gpu, 16, sampler=order, num_workers=2, pin_memory=pin,
+                                    multiprocessing_context="spawn", worker_init_fn=Begin(),
+                                    persistent_workers=True),
+        torch.utils.data.DataLoader(cpu, 16, sampler=order),
+    ]  # fmt: skip
+    for _ in range(2):
+        for found, expected in zip(*loaders, strict=True):
+            check_items(found, expected, torch)
+            assert found["action"].is_pinned() is pin
+
+
+def test_forked_workers_are_refused(reelpool, torch):
+    gpu = open_demo(reelpool, video_decode_device="cuda")
+    loader = torch.utils.data.DataLoader(gpu, 4, num_workers=1, multiprocessing_context="fork")
+    errors = importlib.import_module("reelpool.errors")
+    with pytest.raises(errors.CudaError, match="spawn"):
+        next(iter(loader))
+
+
 @pytest.mark.parametrize("name", ["cupy", "jax"])
 def test_other_libraries_take_them(reelpool, name):
     import numpy as np

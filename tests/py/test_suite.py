@@ -438,5 +438,8 @@ def test_own_loader_makes_batches_on_the_device(monkeypatch, built):
         engine, "load_core", lambda: SimpleNamespace(describe=lambda: {"cuda": built})
     )
     config = {"loader": "streaming", "batch_size": 2, "num_threads": 1, "prefetch_factor": 2}
-    suite_runner.own_loader(None, config | {"device": "cuda:1"})
+    config |= {"device": "cuda:1", "video_decode_device": "cpu"}
+    suite_runner.own_loader(None, config)
     assert seen.get("device") == ("cuda:1" if built else None)
+    suite_runner.own_loader(None, config | {"video_decode_device": "cuda:0"})
+    assert seen["device"] == "cuda:0"  # the dataset's
