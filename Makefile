@@ -94,6 +94,7 @@ bench-gpu:
 	build/c-plain/check_gpu --bench
 	@if [ -x build/c-gpu/check_nvdec ]; then REELPOOL_TEST_CLIPS=build/gpu-clips build/c-gpu/check_nvdec --bench; \
 	else echo "no NVDEC: make gpu-kit, where there is a network, and bring build/c-gpu, gpu-ffmpeg and gpu-clips"; fi
+	@$(PYTHON_HERE) tests/gpu/bench_batches.py --json build/bench-gpu.json || [ $$? -eq 3 ]
 
 # Other libraries; what `make test` has no time for: the whole matrices, runs of minutes.
 nightly: clips

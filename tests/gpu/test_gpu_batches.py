@@ -10,56 +10,14 @@ from __future__ import annotations
 import ctypes
 import gc
 import importlib
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-BROUGHT, FFMPEG = ROOT / "build/gpu-python", ROOT / "build/gpu-ffmpeg"
-sys.path[:0] = [str(ROOT / "csrc" / "cuda"), str(ROOT / "python")]
-
-import compile_kernel  # noqa: E402
+from extension import build, kernel, load
 
 pytestmark = pytest.mark.gpu
 
 FRONT, WRIST = "observation.images.front", "observation.images.wrist"
-
-
-def load():
-    """The extension, from wherever it is; ImportError says what is wrong with the last one."""
-    package = importlib.import_module("reelpool")
-    try:
-        return importlib.import_module("reelpool._core")
-    except ImportError:
-        for library in FFMPEG.glob("lib/libdav1d.so.*"):  # found by its name from now on
-            ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
-        if str(BROUGHT / "reelpool") not in package.__path__:
-            package.__path__.append(str(BROUGHT / "reelpool"))
-        importlib.invalidate_caches()
-        return importlib.import_module("reelpool._core")
-
-
-def build():
-    """Build it into BROUGHT; what went wrong, or None."""
-    env = {**os.environ, "REELPOOL_CUDA": "0", "PATH": f"{FFMPEG / 'bin'}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", str(BROUGHT)],
-        cwd=ROOT, capture_output=True, text=True, env=env,
-    )  # fmt: skip
-    said = done.stderr.strip().splitlines() or ["no word"]
-    return None if done.returncode == 0 else said[0]
-
-
-def kernel(folder):
-    """The kernel for an extension that was built without it."""
-    if compile_kernel.find_nvcc() is None:
-        pytest.skip("no gpu compiler: nvcc is not found (NVCC, CUDA_HOME, PATH)")
-    compile_kernel.compile_kernel(folder)
-    numbers = (folder / "cuda" / "convert_kernel.inc").read_text().split(",")
-    return bytes(int(number) for number in numbers if number.strip())
 
 
 @pytest.fixture(name="reelpool", scope="module")
@@ -82,8 +40,10 @@ def reelpool_fixture(tmp_path_factory):
     except importlib.import_module("reelpool.errors").CudaError as error:
         pytest.skip(f"no gpu: {error}")
     if not core.describe()["cuda"]:
-        device = importlib.import_module("reelpool.device")
-        device.KERNEL = kernel(tmp_path_factory.mktemp("kernel"))
+        made = kernel(tmp_path_factory.mktemp("kernel"))
+        if made is None:
+            pytest.skip("no gpu compiler: nvcc is not found (NVCC, CUDA_HOME, PATH)")
+        importlib.import_module("reelpool.device").KERNEL = made
     return importlib.import_module("reelpool")
 
 
