@@ -352,7 +352,7 @@ class BatchData:
         fetch: Callable[[np.ndarray], Any] | None = None, device: int | None = None,
         wrap: Callable[[Any], Any] | None = None,
     ) -> None:  # fmt: skip
-        self.core_batch = batch
+        self.core_batch = None if wrap is not None else batch  # its tensors hold what they need
         self.lendable = lendable and wrap is None
         self._device, self._wrap = device, wrap
         self.rows: np.ndarray = batch.rows

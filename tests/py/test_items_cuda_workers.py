@@ -209,6 +209,13 @@ def test_cuda_means_the_parents_gpu(as_worker, monkeypatch):
         assert device.item_ordinal(fixed._gpu, 2, fixed._gpu_here) == 0
 
 
+def test_a_block_is_free_once_its_pictures_are_torchs(as_worker):
+    gpu = open_demo(video_decode_device="cuda")
+    kept = [gpu.__getitems__(range(first, first + 8)) for first in range(0, 40, 8)]
+    assert gpu.stats()["arena_grown"] == 1 and len(kept) == 5
+    gpu.close()
+
+
 def test_items_that_users_collate(as_worker):
     """LeRobot's collate function stacks: of memory that is torch's own."""
     gpu, cpu = open_demo(video_decode_device="cuda"), open_demo()

@@ -142,7 +142,7 @@ def test_threads_of_a_worker(monkeypatch):
     monkeypatch.setattr("reelpool.streaming.current_worker", lambda: passes.Worker(1, 4, 7))
     monkeypatch.setattr("reelpool.streaming.env.granted_cpus", lambda: 10)
     monkeypatch.setattr(
-        "reelpool.streaming.EngineHandle", lambda layout, **options: made.append(options)
+        "reelpool.dataset_base.EngineHandle", lambda layout, **options: made.append(options)
     )
     stream()._new_handle(4)
     stream(num_threads=0, video_decoder_cache_size=3)._new_handle(4)
