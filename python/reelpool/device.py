@@ -16,7 +16,6 @@ logger = logging.getLogger("reelpool")
 DRIVER: str | None = None  # libcuda.so.1; tests load another
 KERNEL: bytes | None = None  # this build's; likewise
 CURRENT = -1  # the GPU that torch has as its current one
-PAGES = 1 << 16  # what a block may have beyond its batch
 STATS = ("device_bytes", "pinned_bytes", "uploaded_bytes", "converted_on_gpu")
 
 
@@ -219,6 +218,9 @@ def item_wrapper(in_worker: bool) -> Callable[[Any], Any]:
         return torch_bridge.own_copy(tensor) if in_worker else tensor
 
     return wrap
+
+
+PAGES = 1 << 16  # what a block may have beyond its batch
 
 
 def staged_bytes(layout: Any, samples: int) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .engine import EngineHandle, Layout
+from .engine import EngineHandle, Layout, load_core
 from .passes import current_worker
 
 logger = logging.getLogger("reelpool")
@@ -21,9 +21,12 @@ _told: set[int] = set()  # GPUs of which this process has spoken
 
 
 def _tell(ordinal: int | None) -> None:
-    """One notice per GPU, of one DataLoader worker at most, that its video engine does nothing."""
+    """One notice per GPU, of one DataLoader worker at most, that its video engine does nothing;
+    an engine that uses it has notices of its own.
+    """
     worker = current_worker()
-    if ordinal is None or ordinal in _told or (worker is not None and worker.id > 0):
+    told = ordinal is None or ordinal in _told or hasattr(load_core().Engine, "notices")
+    if told or (worker is not None and worker.id > 0):
         return
     _told.add(ordinal)
     logger.warning(
