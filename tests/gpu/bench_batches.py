@@ -27,8 +27,9 @@ from typing import Any
 
 from extension import FFMPEG, ROOT, kernel, load
 
-COPIES = 8  # files of a dataset, so that threads find several to decode
+COPIES = 8  # files of a dataset, at least, so that threads find several to decode
 CAMERA = "camera"
+COUNTERS = ("delivered", "decoded", "converted_on_gpu", "decoded_on_gpu")
 HEAD = "path codec size frames/s share_of_floor busy_us_per_frame sm_% dec_% note".split()
 NUMBERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 
@@ -76,15 +77,19 @@ class Watch:
             self._process.stdout.close()  # type: ignore[union-attr]
 
 
-def write_set(clip: Path, root: Path, core: Any) -> dict[str, Any]:
-    """A v3.0 dataset of COPIES of a clip, an episode each. Its codec, size and frames."""
+def write_set(clip: Path, root: Path, core: Any, pixels: int = 0) -> dict[str, Any]:
+    """A v3.0 dataset of copies of a clip, an episode each, of so many pixels or more. Its codec,
+    size and frames.
+    """
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     info = core.video_info(str(clip))
     times = np.frombuffer(info["times"], np.float64)
-    n, count = len(times), len(times) * COPIES
+    n = len(times)
+    copies = max(COPIES, -(-pixels // (n * info["height"] * info["width"])))
+    count = n * copies
     fps = round((n - 1) / (times[-1] - times[0])) if n > 1 else 1
     shape = [info["height"], info["width"], 3]
     camera = {"dtype": "video", "shape": shape, "names": ["height", "width", "channels"]}
@@ -94,20 +99,20 @@ def write_set(clip: Path, root: Path, core: Any) -> dict[str, Any]:
     (root / "meta/episodes/chunk-000").mkdir(parents=True)
     (root / "data/chunk-000").mkdir(parents=True)
     said = {"codebase_version": "v3.0", "fps": fps, "features": features, "total_frames": count,
-            "total_episodes": COPIES, "total_tasks": 1, "chunks_size": 1000}  # fmt: skip
+            "total_episodes": copies, "total_tasks": 1, "chunks_size": 1000}  # fmt: skip
     (root / "meta/info.json").write_text(json.dumps(said))
-    each = np.arange(COPIES)
-    zeros = np.zeros(COPIES, np.int64)
+    each = np.arange(copies)
+    zeros = np.zeros(copies, np.int64)
     pq.write_table(
         pa.table({
-            "timestamp": pa.array(np.tile(times - times[0], COPIES), pa.float32()),
-            "frame_index": np.tile(np.arange(n), COPIES), "episode_index": np.repeat(each, n),
+            "timestamp": pa.array(np.tile(times - times[0], copies), pa.float32()),
+            "frame_index": np.tile(np.arange(n), copies), "episode_index": np.repeat(each, n),
             "index": np.arange(count), "task_index": np.zeros(count, np.int64),
         }), root / "data/chunk-000/file-000.parquet",
     )  # fmt: skip
     pq.write_table(
         pa.table({
-            "episode_index": each, "tasks": pa.array([["none"]] * COPIES), "length": zeros + n,
+            "episode_index": each, "tasks": pa.array([["none"]] * copies), "length": zeros + n,
             "data/chunk_index": zeros, "data/file_index": zeros,
             "dataset_from_index": each * n, "dataset_to_index": (each + 1) * n,
             f"videos/{CAMERA}/chunk_index": zeros, f"videos/{CAMERA}/file_index": each,
@@ -118,23 +123,33 @@ def write_set(clip: Path, root: Path, core: Any) -> dict[str, Any]:
     pq.write_table(pa.table({"task_index": [0], "task": ["none"]}), root / "meta/tasks.parquet")
     folder = root / f"videos/{CAMERA}/chunk-000"
     folder.mkdir(parents=True)
-    for i in range(COPIES):
+    for i in range(copies):
         shutil.copyfile(clip, folder / f"file-{i:03d}.mp4")
     return {"codec": info["codec"], "size": f"{info['width']}x{info['height']}", "frames": n}
 
 
-def timed(step: Callable[[], int], finish: Callable[[], object], seconds: float) -> dict[str, Any]:
-    """Frames per second of `step`, which returns how many it made, after a quarter of the time."""
-    until = time.monotonic() + seconds / 4
+def timed(
+    step: Callable[[], int],
+    finish: Callable[[], object],
+    seconds: float,
+    stats: Callable[[], dict[str, Any]] = dict,
+) -> dict[str, Any]:
+    """Frames per second of `step`, which returns how many it made, after half of the time, and
+    what the counters of `stats` went up by.
+    """
+    until = time.monotonic() + seconds / 2
     while step() and time.monotonic() < until:
         pass
     finish()
+    before = stats()
     begun, frames = time.monotonic(), 0
     while time.monotonic() < begun + seconds:
         frames += step()
     finish()
     ended = time.monotonic()
-    return {"frames/s": frames / (ended - begun), "begun": begun, "ended": ended}
+    after = stats()
+    grown = {name: after[name] - before[name] for name in COUNTERS if name in after}
+    return {"frames/s": frames / (ended - begun), "begun": begun, "ended": ended, **grown}
 
 
 def nothing() -> None:
@@ -157,16 +172,21 @@ def of_loader(root: Path, args: argparse.Namespace, device: str) -> dict[str, An
             return args.batch_size
 
         # The copy waits for the batch, and what was made before it is done then.
-        found = timed(step, nothing if device == "cpu" else lambda: last[0].numpy(), args.seconds)
-        stats = loader.stats()
+        finish = nothing if device == "cpu" else lambda: last[0].numpy()
+        found = timed(step, finish, args.seconds, loader.stats)
         last.clear()
-    again = stats["decoded"] / max(1, stats["delivered"])
-    found["note"] = f"{args.threads} threads, {again:.2f} decoded per frame"
-    if device != "cpu":
-        found["note"] += (
-            f", {100 * stats['converted_on_gpu'] // stats['delivered']} % converted there"
-        )
-    return found
+    return found | {"note": told_of(found, f"{args.threads} threads")}
+
+
+def told_of(found: dict[str, Any], first: str) -> str:
+    """What the counters say of the frames that were delivered."""
+    each = {name: found[name] / max(1, found["delivered"]) for name in COUNTERS if name in found}
+    words = [first, f"{each['decoded']:.2f} decoded per frame"]
+    if "decoded_on_gpu" in each:
+        words.append(f"{each['decoded_on_gpu']:.2f} by the GPU")
+    if "converted_on_gpu" in each:
+        words.append(f"{each['converted_on_gpu']:.2f} converted there")
+    return ", ".join(words)
 
 
 def of_items(root: Path, args: argparse.Namespace, torch: Any) -> dict[str, Any]:
@@ -178,10 +198,12 @@ def of_items(root: Path, args: argparse.Namespace, torch: Any) -> dict[str, Any]
     )  # fmt: skip
     batches = iter(torch.utils.data.DataLoader(dataset, args.batch_size))
     try:
-        found = timed(lambda: len(next(batches)["index"]), torch.cuda.synchronize, args.seconds)
+        found = timed(
+            lambda: len(next(batches)["index"]), torch.cuda.synchronize, args.seconds, dataset.stats
+        )
     finally:
         dataset.close()
-    return found | {"note": "video_decode_device, DataLoader(num_workers=0)"}
+    return found | {"note": told_of(found, "DataLoader(num_workers=0)")}
 
 
 def of_torchcodec(clip: Path, args: argparse.Namespace, torch: Any, n: int) -> dict[str, Any]:
@@ -299,7 +321,7 @@ def measure(clip: Path, args: argparse.Namespace, core: Any, watch: Watch) -> li
     rows = []
     with tempfile.TemporaryDirectory(prefix="reelpool-bench-") as folder:
         root = Path(folder) / "set"
-        about = write_set(clip, root, core)
+        about = write_set(clip, root, core, args.pixels)
         bare, found = floor_of(clip, args)
         rows.append(row("floor", about, bare, found, watch))
         tell(rows[-1])
@@ -344,6 +366,8 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--batch_size", type=int, default=64)
+    # More than memory keeps of decoded pictures: from one pass to the next none is found there.
+    parser.add_argument("--pixels", type=int, default=3 << 30, help="of a dataset, at least")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(words)
     clips = sorted(args.clips.glob("bench_*.mp4"))

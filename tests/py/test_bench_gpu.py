@@ -18,6 +18,7 @@ from fake_torch import cuda_torch_fixture  # noqa: E402, F401
 sys.path.append(str(Path(__file__).parents[1] / "gpu"))
 import bench_batches  # noqa: E402
 
+SMALL = ("--threads", "1", "--pixels", "1")
 DMON = """#!/bin/sh
 echo "$@" >{said}
 echo "# gpu     sm    mem    enc    dec    jpg    ofa"
@@ -47,6 +48,9 @@ def test_the_dataset_is_the_clip(tmp_path, clips):
     assert (about["codec"], about["size"]) == ("h264", "192x144")
     dataset = LeRobotDataset("bench", root=tmp_path / "set", return_uint8=True, num_threads=1)
     assert len(dataset) == bench_batches.COPIES * about["frames"]
+    pixels = 10 * about["frames"] * 192 * 144 - 1
+    bench_batches.write_set(clip, tmp_path / "more", _core, pixels)
+    assert len(LeRobotDataset("bench", root=tmp_path / "more")) == 10 * about["frames"]
     decoder = VideoDecoderCache().get_decoder(clip)
     for place in (0, 7, about["frames"] + 7):
         found = dataset[place]["camera"].numpy()
@@ -61,7 +65,7 @@ def test_the_table(tmp_path, clips, monkeypatch, capsys):
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-7,GPU-8")
     target = tmp_path / "out.json"
-    options = ["--clips", str(clips), "--seconds", "1.2", "--threads", "1", "--json", str(target)]
+    options = ["--clips", str(clips), "--seconds", "1.2", *SMALL, "--json", str(target)]
     assert bench_batches.main(options) == 0
     found = json.loads(target.read_text())
     assert found["machine"]["gpu"] == "Fake GPU 0"
@@ -74,7 +78,7 @@ def test_the_table(tmp_path, clips, monkeypatch, capsys):
     assert cuda["share_of_floor"] == pytest.approx(
         cuda["frames/s"] / rows["floor"]["frames/s"], abs=0.01
     )
-    assert "100 % converted there" in cuda["note"]
+    assert "1.00 converted there" in cuda["note"] and "decoded per frame" in cuda["note"]
     assert (cuda["sm_%"], cuda["dec_%"]) == (40.0, None)
     assert cuda["busy_us_per_frame"] == pytest.approx(0.4e6 / cuda["frames/s"], rel=0.01)
     for path in ("items cuda", "torchcodec cuda, 1"):
@@ -87,7 +91,7 @@ def test_what_is_missing_is_said(tmp_path, clips, monkeypatch, capsys):
     assert bench_batches.main(["--clips", str(tmp_path)]) == 3
     assert "make gpu-kit" in capsys.readouterr().err
     monkeypatch.setattr(device, "DRIVER", "/nowhere/libcuda.so.1")
-    options = ["--clips", str(clips), "--seconds", "0.05", "--threads", "1"]
+    options = ["--clips", str(clips), "--seconds", "0.05", *SMALL]
     assert bench_batches.main(options) == 0
     said = capsys.readouterr().out
     assert said.count("no NVIDIA driver here: /nowhere") == 2  # in its line, and of the machine
@@ -151,7 +155,7 @@ def test_a_path_that_fails_leaves_the_others(clips, monkeypatch, capsys):
         raise ValueError("broken\nand more")
 
     monkeypatch.setattr(bench_batches, "of_loader", fails)
-    options = ["--clips", str(clips), "--seconds", "0.05", "--threads", "1"]
+    options = ["--clips", str(clips), "--seconds", "0.05", *SMALL]
     assert bench_batches.main(options) == 0
     said = capsys.readouterr().out
     assert said.count("ValueError: broken |") == 2 and "| floor |" in said
@@ -164,7 +168,7 @@ def test_without_a_floor_there_are_rates(clips, monkeypatch, capsys):
         raise RuntimeError("decode_floor failed on bench: no libdav1d")
 
     monkeypatch.setattr(floor.Floor, "measure", broken)
-    options = ["--clips", str(clips), "--seconds", "0.05", "--threads", "1"]
+    options = ["--clips", str(clips), "--seconds", "0.05", *SMALL]
     assert bench_batches.main(options) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].endswith("| decode_floor failed on bench: no libdav1d |")
@@ -179,7 +183,9 @@ def test_frames_are_counted_after_the_start():
         log.append("step")
         return 10
 
-    found = bench_batches.timed(step, lambda: log.append("done"), 0.02)
+    counters = iter([{"decoded": 7, "other": 1}, {"decoded": 12, "other": 5}])
+    found = bench_batches.timed(step, lambda: log.append("done"), 0.02, lambda: next(counters))
+    assert found["decoded"] == 5 and "other" not in found
     first = log.index("done")
     assert log[-1] == "done" and log.count("done") == 2 and first > 0
     counted = log[first:].count("step") * 10
