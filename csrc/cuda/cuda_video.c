@@ -65,7 +65,7 @@ rp_status rp_cuda_video_caps(rp_cuda *device, const char *library, enum rp_cuda_
 rp_status rp_cuda_video_try(rp_cuda *device, const char *library, enum rp_cuda_codec codec,
                             int width, int height, struct rp_error *err)
 {
-    enum { SURFACES = 12, OUTPUTS = 2 };
+    enum { SURFACES = 32, OUTPUTS = 2 }; /* as many as there can be: no stream needs more memory */
     int (*create)(void **, struct rp_cuvid_create *) = NULL;
     int (*destroy)(void *) = NULL;
     RP_TRY(find(library, "cuvidCreateDecoder", &create, err));

@@ -311,7 +311,7 @@ static rp_status cuda_send(void *native, const struct rp_packet *packet, struct 
     if (status != RP_OK) {
         decoder->n--; /* not taken: it comes again */
     }
-    else if (rc < 0) {
+    else if (rc < 0 || decoder->refused) { /* libavcodec is silent about what nobody wants */
         return judge(decoder, rc, "refuses a packet", err);
     }
     decoder->started = decoder->started || status == RP_OK;
@@ -329,7 +329,7 @@ static rp_status push(struct cuda_decoder *decoder, struct rp_error *err)
         .data = decoder->key, .len = decoder->key_len, .key = true, .wanted = true};
     decoder->pushes--;
     RP_TRY(feed(decoder, key, &rc, err)); /* RP_AGAIN cannot be: all pictures were taken */
-    return rc < 0 ? judge(decoder, rc, "cannot be drained", err) : RP_OK;
+    return rc < 0 || decoder->refused ? judge(decoder, rc, "cannot be drained", err) : RP_OK;
 }
 
 /* Copy the mapped surface to a block of ours. */

@@ -87,6 +87,8 @@ RP_CHECKED rp_status rp_decoder_prime(rp_decoder *decoder, const struct rp_packe
                                       struct rp_error *err);
 void rp_decoder_close(rp_decoder *decoder);
 
+/* Whether an H.264 packet is a key picture without an IDR slice. Thread: any. Blocks: never. */
+bool rp_starts_open_gop(const struct rp_codec_params *params, const struct rp_packet *packet);
 #define RP_OPEN_GOP "H.264 with open GOPs: decoding cannot start at a key picture that is not IDR"
 
 extern const struct rp_decode_backend rp_decode_av;

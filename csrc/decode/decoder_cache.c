@@ -104,8 +104,8 @@ static bool has_sequence_header(const uint8_t *data, size_t len)
     return false;
 }
 
-/* Whether an H.264 packet is a key picture without an IDR slice (7.4.1: types 1 and 5). */
-static bool starts_open_gop(const struct rp_codec_params *params, const struct rp_packet *packet)
+/* 7.4.1: slices are types 1 and 5. */
+bool rp_starts_open_gop(const struct rp_codec_params *params, const struct rp_packet *packet)
 {
     enum { SLICE = 1, IDR_SLICE = 5 };
     if (params->codec != RP_CODEC_H264 || params->extradata_len < 5 || params->extradata[0] != 1) {
@@ -148,7 +148,7 @@ rp_status rp_decoder_start(rp_decoder *decoder, const struct rp_codec_params *pa
     decoder->drained = false;
     decoder->has_start = decoder->primed = false;
     decoder->width = 0;
-    decoder->open_gop = starts_open_gop(params, first);
+    decoder->open_gop = rp_starts_open_gop(params, first);
     return status;
 }
 

@@ -42,7 +42,6 @@ struct rp_nvdec_verdict {
     int width, height; /* of the sample entry */
     uint64_t hash;     /* of its codec parameters: depth, chroma and profile are in them */
     bool on_gpu;
-    bool notice;      /* the first stream of its codec that goes to the CPU: tell the user once */
     char reason[256]; /* why the CPU; or what was compared */
 };
 
@@ -72,6 +71,19 @@ RP_CHECKED rp_status rp_nvdec_begin(rp_nvdec *nvdec, const struct rp_codec_param
 /* End the run, failed or not, and give its session back; nulls the pointer. NULL or pointer to
  * NULL: nothing. Thread: any. Blocks: where a failed session is closed. */
 void rp_nvdec_end(rp_nvdec *nvdec, rp_decoder **decoder);
+
+#define RP_NVDEC_FAILURES 3
+#define RP_NVDEC_IN_RUNS  10
+
+/* Note that a run failed on NVDEC and that the CPU then decoded it. A stream of which
+ * RP_NVDEC_FAILURES runs did, and one in RP_NVDEC_IN_RUNS, is the CPU's from then on; `why` becomes
+ * the verdict's reason. Thread: any. Blocks: never for long. */
+void rp_nvdec_failed(rp_nvdec *nvdec, const struct rp_codec_params *params, const char *why);
+
+/* A verdict that the user is to be told of: the first stream of a codec that goes to the CPU, and
+ * the first that is sent there for its failures. False: there is none that was not told yet.
+ * Thread: any. Blocks: never for long. */
+bool rp_nvdec_notice(rp_nvdec *nvdec, struct rp_nvdec_verdict *out);
 
 struct rp_nvdec_stats {
     int most;       /* sessions at a time; falls when the driver gives no more */

@@ -296,11 +296,14 @@ static struct rp_nvdec_entry *entry_locked(rp_nvdec *nvdec, const struct rp_code
     return made;
 }
 
-/* Whether this is the first stream of its codec that goes to the CPU. */
-static bool is_news_locked(const rp_nvdec *nvdec, const struct rp_nvdec_verdict *verdict)
+/* Whether this is the first stream of its codec that goes to the CPU, for its failures or at once.
+ */
+static bool is_news_locked(const rp_nvdec *nvdec, const struct rp_nvdec_verdict *verdict,
+                           bool demoted)
 {
     for (const struct rp_nvdec_entry *e = nvdec->entries; e != NULL; e = e->next) {
-        if (e->decided && !e->verdict.on_gpu && e->verdict.codec == verdict->codec) {
+        if (e->decided && !e->verdict.on_gpu && e->verdict.codec == verdict->codec &&
+            e->demoted == demoted) {
             return false;
         }
     }
@@ -320,6 +323,7 @@ rp_status rp_nvdec_decide(rp_nvdec *nvdec, const struct rp_codec_params *params,
     bool decided = entry != NULL && entry->decided;
     if (decided) {
         *out = entry->verdict;
+        entry->runs += n < 1;
     }
     else if (entry != NULL) {
         entry->under_way = n > 0;
@@ -329,7 +333,6 @@ rp_status rp_nvdec_decide(rp_nvdec *nvdec, const struct rp_codec_params *params,
         RP_FAIL(err, RP_E_NOMEM, "out of memory for a stream's decoder");
     }
     if (decided || n < 1) {
-        out->notice = false;
         return decided ? RP_OK : RP_AGAIN;
     }
     struct rp_nvdec_verdict verdict = entry->verdict; /* its names; nobody else writes it now */
@@ -339,7 +342,7 @@ rp_status rp_nvdec_decide(rp_nvdec *nvdec, const struct rp_codec_params *params,
     }
     rp_lock_acquire(&nvdec->lock);
     if (status == RP_OK) {
-        verdict.notice = is_news_locked(nvdec, &verdict);
+        entry->untold = is_news_locked(nvdec, &verdict, false);
         entry->verdict = verdict;
         entry->decided = true;
         *out = verdict;
@@ -364,4 +367,39 @@ int rp_nvdec_verdicts(rp_nvdec *nvdec, struct rp_nvdec_verdict *out, int cap)
     }
     rp_lock_release(&nvdec->lock);
     return n;
+}
+
+void rp_nvdec_failed(rp_nvdec *nvdec, const struct rp_codec_params *params, const char *why)
+{
+    rp_lock_acquire(&nvdec->lock);
+    struct rp_nvdec_entry *entry = entry_locked(nvdec, params); /* made when it was decided */
+    if (entry != NULL && entry->decided && entry->verdict.on_gpu) {
+        struct rp_nvdec_verdict verdict = entry->verdict;
+        entry->failed++;
+        if (entry->failed >= RP_NVDEC_FAILURES && entry->failed * RP_NVDEC_IN_RUNS >= entry->runs) {
+            verdict.on_gpu = false;
+            (void)snprintf(verdict.reason, sizeof(verdict.reason), /* cut, if long */
+                           "NVDEC failed on %lld of %lld runs that the CPU decodes: %s",
+                           (long long)entry->failed, (long long)entry->runs, why);
+            entry->untold = is_news_locked(nvdec, &verdict, true);
+            entry->verdict = verdict;
+            entry->demoted = true;
+        }
+    }
+    rp_lock_release(&nvdec->lock);
+}
+
+bool rp_nvdec_notice(rp_nvdec *nvdec, struct rp_nvdec_verdict *out)
+{
+    rp_lock_acquire(&nvdec->lock);
+    struct rp_nvdec_entry *entry = nvdec->entries;
+    while (entry != NULL && !entry->untold) {
+        entry = entry->next;
+    }
+    if (entry != NULL) {
+        entry->untold = false;
+        *out = entry->verdict;
+    }
+    rp_lock_release(&nvdec->lock);
+    return entry != NULL;
 }

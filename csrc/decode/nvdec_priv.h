@@ -16,7 +16,10 @@ struct rp_nvdec_session {
 
 struct rp_nvdec_entry {
     struct rp_nvdec_entry *next; /* oldest first */
-    bool decided, under_way;     /* guarded by the lock */
+    bool decided, under_way;     /* guarded by the lock, as all below */
+    bool untold;                 /* the user is to be told of it */
+    bool demoted;                /* by its failures */
+    int64_t runs, failed;        /* since it was decided; failed: the CPU decoded those */
     struct rp_nvdec_verdict verdict;
 };
 
@@ -29,6 +32,7 @@ struct rp_nvdec {
     struct rp_nvdec_entry *entries; /* guarded by the lock */
     struct rp_nvdec_stats stats;    /* guarded by the lock */
     uint64_t uses;                  /* guarded by the lock */
+    bool opening;                   /* a session is being opened; guarded by the lock */
     int n;                          /* of session[] */
     struct rp_nvdec_session session[];
 };

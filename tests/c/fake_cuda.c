@@ -132,7 +132,8 @@ static int begin(const char *name, bool in_context)
     if (state.lost != 0 && strncmp(name, "cuCtx", 5) != 0) {
         return state.lost;
     }
-    if (state.fail_name == NULL || strcmp(state.fail_name, name) == 0) {
+    bool spared = state.spare_name != NULL && strcmp(state.spare_name, name) == 0;
+    if (!spared && (state.fail_name == NULL || strcmp(state.fail_name, name) == 0)) {
         state.calls++;
         if (state.calls == state.fail_nth) {
             return state.fail_code;
@@ -392,8 +393,10 @@ API int cuCtxPopCurrent_v2(void **context)
 {
     int code = begin("cuCtxPopCurrent", true);
     *context = NULL;
-    state.depth--;
-    depth--;
+    if (depth > 0) {
+        state.depth--;
+        depth--;
+    }
     return end(code);
 }
 

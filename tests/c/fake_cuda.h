@@ -33,6 +33,7 @@ struct fake_cuda {
     void (*run)(void);             /* do all work */
     void (*run_but)(void *stream); /* all but that stream's, as far as it is not waited for */
     void (*reset)(void);           /* everything as at the start; what is alive stays */
+    const char *spare_name;        /* calls of this name are not counted for fail_nth; NULL: none */
 };
 
 /* Symbol of the library: its one state. */

@@ -2,7 +2,7 @@
  * picture is the entry whose packet ends as the bytes do that FFmpeg hands to the hardware. So
  * order, references, surfaces and streams are FFmpeg's and ours to get right. Memory and streams
  * are those of the fake libcuda.so.1, which is loaded before. Environment, for programs that cannot
- * reach the controls: FAKE_NVDEC_CODECS (a number, bits as in `codecs`). */
+ * reach the controls: FAKE_NVDEC_CODECS (a number, bits as in `codecs`), FAKE_NVDEC_DELAY (us). */
 #include "fake_nvcuvid.h"
 
 #include "cuda/cuda_video.h"
@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define API __attribute__((visibility("default")))
 
@@ -58,7 +59,7 @@ static int (*synchronize)(void *);
 static void reset(void)
 {
     struct fake_nvcuvid seen = state;
-    const char *codecs = getenv("FAKE_NVDEC_CODECS");
+    const char *codecs = getenv("FAKE_NVDEC_CODECS"), *delay = getenv("FAKE_NVDEC_DELAY");
     state = (struct fake_nvcuvid){
         .codecs = codecs != NULL ? (unsigned)strtoul(codecs, NULL, 0)
                                  : 1u << RP_CUDA_H264 | 1u << RP_CUDA_HEVC | 1u << RP_CUDA_VP9,
@@ -69,6 +70,7 @@ static void reset(void)
         .max_height = 4096,
         .pitch = 256,
         .most = 1000,
+        .delay_us = delay != NULL ? (unsigned)strtoul(delay, NULL, 0) : 0,
         .decoders = seen.decoders,
         .surfaces = seen.surfaces,
         .reset = reset};
@@ -92,9 +94,21 @@ static void find(void *library, const char *name, void *function)
     memcpy(function, &found, sizeof(found));
 }
 
+static void linger(void)
+{
+    static __thread unsigned random;
+    unsigned most = state.delay_us;
+    if (most > 0) {
+        random = random != 0 ? random : (unsigned)(uintptr_t)&random; /* another one per thread */
+        random = random * 1664525 + 1013904223;
+        (void)usleep((random >> 8) % most);
+    }
+}
+
 /* Begin a call; ends with the lock held. */
 static void begin(void)
 {
+    linger();
     pthread_mutex_lock(&lock);
     (void)fake_nvcuvid();
     if (synchronize == NULL) {
@@ -109,6 +123,7 @@ static void begin(void)
 static int end(int code)
 {
     pthread_mutex_unlock(&lock);
+    linger();
     return code;
 }
 
@@ -150,17 +165,15 @@ static bool is_sound(const struct rp_cuvid_create *info)
            info->target_width == info->width && info->target_height == info->height;
 }
 
-API int cuvidCreateDecoder(void **out, const struct rp_cuvid_create *info);
-API int cuvidCreateDecoder(void **out, const struct rp_cuvid_create *info)
+static int create_locked(struct decoder **out, const struct rp_cuvid_create *info)
 {
-    begin();
     int code = state.create_code != 0                   ? state.create_code
                : state.decoders >= state.most           ? NO_MEMORY
                : (state.codecs >> info->codec & 1) == 0 ? NO_SUPPORT
                                                         : 0;
     struct decoder *d = code == 0 ? calloc(1, sizeof(*d)) : NULL;
     if (d == NULL) {
-        return end(code != 0 ? code : NO_MEMORY);
+        return code != 0 ? code : NO_MEMORY;
     }
     d->info = *info;
     d->pitch = ((unsigned)info->target_width + state.pitch - 1) / state.pitch * state.pitch;
@@ -172,12 +185,28 @@ API int cuvidCreateDecoder(void **out, const struct rp_cuvid_create *info)
     }
     if (code != 0) {
         destroy(d);
-        return end(code);
+        return code;
     }
     state.decoders++;
     state.made++;
     *out = d;
-    return end(0);
+    return 0;
+}
+
+API int cuvidCreateDecoder(void **out, const struct rp_cuvid_create *info);
+API int cuvidCreateDecoder(void **out, const struct rp_cuvid_create *info)
+{
+    struct decoder *made = NULL;
+    begin();
+    int code = create_locked(&made, info);
+    void (*created)(void *, int) = state.created;
+    void *arg = state.arg;
+    *out = made;
+    (void)end(0);
+    if (created != NULL) {
+        created(arg, code);
+    }
+    return code;
 }
 
 API int cuvidDestroyDecoder(void *decoder);
@@ -275,7 +304,10 @@ API int cuvidMapVideoFrame64(void *decoder, int surface, unsigned long long *add
     struct decoder *d = decoder;
     begin();
     state.mapped++;
-    if (state.map_nth > 0 && state.mapped >= state.map_nth) {
+    bool fails = (state.map_nth > 0 && state.mapped >= state.map_nth) ||
+                 state.mapped == state.map_once ||
+                 (state.map_every > 0 && state.mapped % state.map_every == 0);
+    if (fails) {
         return end(state.map_code);
     }
     unsigned at = 0;

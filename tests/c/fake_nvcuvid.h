@@ -25,7 +25,13 @@ struct fake_nvcuvid {
     int create_code;           /* every creation fails so; 0: none */
     int map_code, decode_code; /* the same of pictures, from the call map_nth / decode_nth on */
     long map_nth, decode_nth;
-    int off_by; /* added to the luma of every picture's first byte */
+    long map_once;     /* this call fails, too */
+    long map_every;    /* and those that it divides; 0: none */
+    int off_by;        /* added to the luma of every picture's first byte */
+    unsigned delay_us; /* every call takes up to this long, before and behind its work */
+    /* Called when a creation has ended, with its number, on its thread; NULL: nobody. */
+    void (*created)(void *arg, int code);
+    void *arg;
     const struct fake_picture *pictures;
     int n;
     /* seen */

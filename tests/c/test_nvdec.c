@@ -86,7 +86,7 @@ RP_TEST(sessions_are_flushed_not_opened_again)
     struct nvdec_rig rig = rig_make(2);
     struct rp_nvdec_verdict verdict;
     REQUIRE_OK(decide(&rig, clip, &verdict), &rig.err);
-    CHECK(verdict.on_gpu && !verdict.notice);
+    CHECK(verdict.on_gpu && !rp_nvdec_notice(rig.nvdec, &verdict));
     REQUIRE_OK(decide(&rig, other, &verdict), &rig.err);
     CHECK_EQ(rig.video->made, 2); /* those of the trials go on */
     uint64_t random = 7;
@@ -190,10 +190,11 @@ static void check_refusal(struct nvdec_rig *rig, const struct clip *clip, const 
     struct rp_nvdec_verdict verdict;
     if (CHECK_OK(decide(rig, clip, &verdict), &rig->err)) {
         CHECK(!verdict.on_gpu);
-        CHECK(verdict.notice);
+        CHECK_CONTAINS(verdict.reason, text);
+        CHECK(rp_nvdec_notice(rig->nvdec, &verdict));
         CHECK_CONTAINS(verdict.reason, text);
         REQUIRE_OK(decide(rig, clip, &verdict), &rig->err);
-        CHECK(!verdict.notice); /* it is told once */
+        CHECK(!rp_nvdec_notice(rig->nvdec, &verdict)); /* it is told once */
     }
     rp_nvdec_free(&rig->nvdec);
     rig->cuda->reset();

@@ -50,6 +50,8 @@ RP_TEST(an_open_group_of_h264_is_refused)
         nvdec_run(rig.nvdec, clip, key, next_key_of(clip, key), -1, count_frame, &n, &rig.err),
         RP_E_UNSUPPORTED, &rig.err);
     CHECK_CONTAINS(rig.err.what, "open GOPs");
+    CHECK_EQ(rig.video->made, 1); /* its session stays */
+    CHECK_EQ(rig.video->decoders, 1);
     CHECK(check_clip(&rig, clip) > 0);
     rig_end(&rig);
 }
