@@ -3,12 +3,14 @@
 #define RP_POOL_DEVICE_H
 
 #include "base/error.h"
+#include "decode/nvdec.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct rp_batch;
+struct rp_loader;
 
 struct rp_device_options {
     bool on; /* batches lie in a GPU's memory, else in the process's own */
@@ -22,7 +24,12 @@ struct rp_device_stats {
     int64_t device_bytes, pinned_bytes; /* taken now */
     int64_t uploaded;                   /* bytes */
     int64_t converted;                  /* pictures, by the GPU; the others by the CPU */
+    int64_t decoded;                    /* pictures, by its video engine; likewise */
 };
+
+/* What its user is to be told of streams that the CPU decodes instead of the loader's GPU, as
+ * rp_nvdec_notice. Thread: any. Blocks: never for long. */
+bool rp_loader_notice(struct rp_loader *loader, struct rp_nvdec_verdict *out);
 
 /* Number of the GPU that holds the batch; -1: it lies in block->data. Thread: any. Blocks: never.
  */

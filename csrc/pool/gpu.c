@@ -122,6 +122,9 @@ rp_status rp_gpu_open(rp_loader *loader, struct rp_error *err)
         const void *image = options->image != NULL ? options->image : rp_cuda_image();
         status = open_streams(gpu, image, err);
     }
+    if (status == RP_OK) {
+        status = rp_nvdec_new(gpu->device, NULL, 0, &gpu->nvdec, err);
+    }
     if (status != RP_OK) {
         rp_gpu_unref(&gpu);
         return status;
@@ -140,6 +143,7 @@ void rp_gpu_unref(struct rp_gpu **out)
     if (__atomic_sub_fetch(&gpu->refs, 1, __ATOMIC_ACQ_REL) > 0) {
         return;
     }
+    rp_nvdec_free(&gpu->nvdec);
     rp_cuda_converter_free(&gpu->converter);
     rp_cuda_stream_free(&gpu->copies);
     rp_cuda_stream_free(&gpu->work);
@@ -158,7 +162,13 @@ void rp_gpu_stats(struct rp_gpu *gpu, struct rp_device_stats *out)
     *out = (struct rp_device_stats){.device_bytes = stats.bytes[RP_CUDA_ON_DEVICE],
                                     .pinned_bytes = stats.bytes[RP_CUDA_PINNED],
                                     .uploaded = rp_counted(&gpu->uploaded),
-                                    .converted = rp_counted(&gpu->converted)};
+                                    .converted = rp_counted(&gpu->converted),
+                                    .decoded = rp_counted(&gpu->decoded)};
+}
+
+bool rp_loader_notice(rp_loader *loader, struct rp_nvdec_verdict *out)
+{
+    return loader->gpu != NULL && rp_nvdec_notice(loader->gpu->nvdec, out);
 }
 
 rp_status rp_gpu_hold_uses(struct gpu_block *block, struct rp_error *err)

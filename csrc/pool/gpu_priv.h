@@ -17,6 +17,7 @@
 #include "base/thread.h"
 #include "convert/convert_cuda.h"
 #include "cuda/cuda.h"
+#include "decode/nvdec.h"
 #include "pool/pool.h"
 
 struct batch;
@@ -29,12 +30,13 @@ struct rp_gpu {
     rp_cuda *device;
     rp_cuda_stream *copies, *work, *retire;
     rp_cuda_converter *converter; /* in `work` */
+    rp_nvdec *nvdec;              /* decodes what it can; the rest is the CPU's */
     rp_lock lock;                 /* guards the uses of all blocks */
     int64_t *slot_bytes;          /* per camera, atomic: of a picture's slot; grows */
     struct rp_cuda_job *jobs;     /* of the SEND item */
     int64_t cap_jobs;
-    int64_t uploaded, converted; /* atomic */
-    int64_t waits;               /* atomic: threads that wait for the GPU to read a stage */
+    int64_t uploaded, converted, decoded; /* atomic */
+    int64_t waits; /* atomic: threads that wait for the GPU to read a stage */
 };
 
 /* Another library's work on a block: one entry per stream. */
@@ -53,14 +55,14 @@ struct gpu_block {
     struct gpu_use *uses; /* guarded by the GPU's lock while the block is lent */
 };
 
-enum staged { NOT_STAGED, STAGED_PLANES, STAGED_BYTES };
+enum staged { NOT_STAGED, STAGED_PLANES, STAGED_BYTES, STAGED_FRAME };
 
-/* A wanted picture on its way. A decoder of the GPU will add a way of its own here: planes that lie
- * on the device already, held until the batch is sent. */
+/* A wanted picture on its way. */
 struct picture {
     enum staged how;
-    struct rp_image image; /* planes: addresses counted from the first slot */
+    struct rp_image image; /* planes: addresses counted from the first slot; of a frame: its own */
     rp_cuda_block *own;    /* bytes that are too many for the slot */
+    rp_frame *frame;       /* decoded on the GPU: held until the batch is sent */
 };
 
 struct slots {
@@ -95,6 +97,10 @@ RP_CHECKED rp_status rp_stage_take(rp_loader *loader, struct batch *batch, struc
 RP_CHECKED rp_status rp_stage_picture(struct worker *worker, const struct want *want,
                                       const struct rp_image *image, struct rp_target *target,
                                       struct rp_error *err);
+/* The same for a frame on the device, which is counted up. Errors: RP_E_UNSUPPORTED the kernel does
+ * not take it. */
+RP_CHECKED rp_status rp_stage_frame(struct worker *worker, const struct want *want, rp_frame *frame,
+                                    const struct rp_target *target, struct rp_error *err);
 /* Give all of it back; nothing of it is on its way to the GPU. */
 void rp_stage_free(struct stage *stage);
 

@@ -13,12 +13,16 @@ struct decoding {
     const struct run *run;
     const rp_index *index;
     rp_decoder *decoder;
-    struct want **want; /* by pts */
-    int64_t n, left;    /* wants; not written yet */
-    int64_t last;       /* decode index of the last wanted picture */
-    int64_t end;        /* last picture to send, >= last */
-    bool keep;          /* decoded pictures go to the frame cache, none is skipped */
-    struct want *alone; /* the only want to serve; NULL: all of the run */
+    rp_decoder *session;     /* the same, if it is one of the GPU */
+    bool on_gpu;             /* it was: what fails may be the GPU's */
+    struct rp_error refused; /* why the GPU did not begin what it was decided for, if it did not */
+    int64_t saved, lost;     /* wants that it failed on and the CPU decoded, or failed on, too */
+    struct want **want;      /* by pts */
+    int64_t n, left;         /* wants; not written yet */
+    int64_t last;            /* decode index of the last wanted picture */
+    int64_t end;             /* last picture to send, >= last */
+    bool keep;               /* decoded pictures go to the frame cache, none is skipped */
+    struct want *alone;      /* the only want to serve; NULL: all of the run */
 };
 
 /* A run serves wants of batches that are being filled (direct: it converts) and of batches to come
@@ -39,7 +43,7 @@ static const float *depth_table(const struct rp_dataset_desc *desc, const struct
     return table + (ptrdiff_t)4096 * rp_desc_set_of(desc, rp_desc_run_of(desc, want->row));
 }
 
-rp_status rp_want_convert(struct worker *worker, const struct want *want, const rp_frame *frame,
+rp_status rp_want_convert(struct worker *worker, const struct want *want, rp_frame *frame,
                           struct rp_error *err)
 {
     const struct rp_camera *camera = &worker->loader->desc->camera[want->camera];
@@ -58,6 +62,9 @@ rp_status rp_want_convert(struct worker *worker, const struct want *want, const 
                                .depth_table = depth_table(worker->loader->desc, want)};
     if (camera->channels == 3 && image->format == RP_PIX_GRAY12) {
         RP_FAIL(err, RP_E_FORMAT, "the video holds depth, info.json declares RGB");
+    }
+    if (rp_frame_on_device(frame) != NULL) {
+        return rp_stage_frame(worker, want, frame, &target, err);
     }
     return worker->loader->gpu != NULL ? rp_stage_picture(worker, want, image, &target, err)
                                        : rp_convert(image, &target, worker->scratch, err);
@@ -152,6 +159,9 @@ static rp_status deliver(struct decoding *d, rp_frame *frame, struct rp_error *e
     }
     d->left -= served;
     rp_count(&loader->counters.decoded, 1);
+    if (d->session != NULL) {
+        rp_count(&loader->gpu->decoded, 1);
+    }
     rp_count(&loader->counters.preroll, served == 0);
     rp_count(&loader->counters.delivered, delivered);
     rp_count(&loader->counters.convert_ns, rp_now_ns() - began);
@@ -237,6 +247,88 @@ static rp_status check_packet(const struct decoding *d, int64_t i, const struct 
     return RP_OK;
 }
 
+/* The packets [i, end] of the range, at most cap, as far as their sums are right. How many. */
+static int gather_packets(const struct decoding *d, int64_t i, int64_t end,
+                          const struct rp_byte_range *range, struct rp_packet *out, int cap)
+{
+    int n = 0;
+    for (; n < cap && i + n <= end; n++) {
+        struct rp_sample sample;
+        rp_index_sample(d->index, i + n, &sample);
+        uint8_t *data = d->worker->bytes + (sample.offset - range->offset);
+        if (check_packet(d, i + n, &sample, data, NULL) != RP_OK) {
+            break; /* its own turn tells it */
+        }
+        out[n] = (struct rp_packet){.data = data,
+                                    .len = sample.size,
+                                    .pts = sample.pts,
+                                    .dts = sample.dts,
+                                    .key = sample.key,
+                                    .wanted = true};
+    }
+    return n;
+}
+
+/* A session for a stream that the GPU decodes; what is not decided yet is decided by the packets
+ * [i, end]. RP_AGAIN: it is the CPU's. */
+static rp_status open_session(struct decoding *d, int64_t i, int64_t end,
+                              const struct rp_byte_range *range, const struct rp_packet *first,
+                              struct rp_error *err)
+{
+    enum { MOST = 32 };
+    struct rp_packet packets[MOST];
+    struct rp_nvdec_verdict verdict;
+    rp_nvdec *nvdec = d->worker->loader->gpu->nvdec;
+    const struct rp_codec_params *params = rp_index_codec(d->index);
+    rp_status status = rp_nvdec_decide(nvdec, params, NULL, 0, &verdict, err);
+    if (status == RP_AGAIN) {
+        int n = gather_packets(d, i, end, range, packets, MOST);
+        status = n > 0 ? rp_nvdec_decide(nvdec, params, packets, n, &verdict, err) : RP_AGAIN;
+    }
+    if (status == RP_OK && !verdict.on_gpu) {
+        return RP_AGAIN;
+    }
+    if (status == RP_OK) {
+        status = rp_nvdec_begin(nvdec, params, first, true, &d->session, err);
+        if (status == RP_E_DECODE) {
+            d->refused = *err;
+        }
+    }
+    d->decoder = d->session;
+    d->on_gpu = status == RP_OK;
+    return status;
+}
+
+static rp_status open_decoder(struct decoding *d, int64_t i, const struct rp_byte_range *range,
+                              const struct rp_packet *first, struct rp_error *err)
+{
+    int64_t end = i;
+    struct rp_sample sample;
+    while (end < d->end) { /* what the range holds */
+        rp_index_sample(d->index, end + 1, &sample);
+        if (sample.offset < range->offset ||
+            sample.offset + sample.size > range->offset + range->len) {
+            break;
+        }
+        end++;
+    }
+    rp_status status = RP_AGAIN;
+    struct rp_error why;
+    rp_error_clear(&why);
+    if (d->worker->loader->gpu != NULL && d->alone == NULL && !d->keep &&
+        d->worker->loader->desc->camera[d->want[0]->camera].channels == 3) {
+        status = open_session(d, i, end, range, first, &why);
+    }
+    if (status == RP_OK || status == RP_E_CUDA || status == RP_E_NOMEM) {
+        if (status != RP_OK) {
+            *err = why;
+        }
+        return status;
+    }
+    return rp_decoder_cache_get(d->worker->decoders, rp_index_codec(d->index), first, &d->decoder,
+                                err); /* also what the CPU may say of it better */
+}
+
 static rp_status send_sample(struct decoding *d, int64_t i, const struct rp_byte_range *range,
                              struct rp_error *err)
 {
@@ -251,8 +343,7 @@ static rp_status send_sample(struct decoding *d, int64_t i, const struct rp_byte
                                .key = sample.key,
                                .wanted = is_wanted(d, sample.pts)};
     if (d->decoder == NULL) {
-        RP_TRY(rp_decoder_cache_get(d->worker->decoders, rp_index_codec(d->index), &packet,
-                                    &d->decoder, err));
+        RP_TRY(open_decoder(d, i, range, &packet, err));
     }
     int64_t began = rp_now_ns();
     rp_status status = rp_decoder_send(d->decoder, &packet, err);
@@ -294,7 +385,7 @@ static rp_status read_range(struct decoding *d, const struct rp_byte_range *rang
     return status;
 }
 
-static rp_status decode_run(struct decoding *d, struct rp_error *err)
+static rp_status decode_packets(struct decoding *d, struct rp_error *err)
 {
     RP_TRY(collect_wants(d, err));
     for (int64_t at = d->run->key; at <= d->end;) {
@@ -327,17 +418,23 @@ static rp_status decode_run(struct decoding *d, struct rp_error *err)
     return RP_OK;
 }
 
+static rp_status decode_run(struct decoding *d, struct rp_error *err)
+{
+    rp_status status = decode_packets(d, err);
+    if (d->session != NULL) {
+        rp_nvdec_end(d->worker->loader->gpu->nvdec, &d->session);
+    }
+    return status;
+}
+
 /* What a want of a failed run gets. Who shares a run depends on the moment, and a picture that
- * needs none of the bad bytes must not fail by its company: it is decoded alone. */
+ * needs none of the bad bytes must not fail by its company: it is decoded alone, on the CPU. */
 static rp_status judge_want(const struct decoding *d, const struct rp_error *failure,
                             struct want *want, struct rp_error *err)
 {
-    if (want->written) {
-        return RP_OK;
-    }
     bool content = failure->code == RP_E_DECODE || failure->code == RP_E_FORMAT ||
                    failure->code == RP_E_UNSUPPORTED;
-    if (!content || (d->n == 1 && !d->keep)) {
+    if (!content || (d->n == 1 && !d->keep && !d->on_gpu)) {
         *err = *failure;
         return failure->code;
     }
@@ -381,8 +478,10 @@ static void settle_direct(struct decoding *d, struct want *want, rp_status outco
     rp_loader *loader = d->worker->loader;
     rp_status status = RP_OK;
     struct rp_error located;
-    if (outcome != RP_OK) {
+    if (outcome != RP_OK && !want->written) {
         status = judge_want(d, err, want, &located);
+        d->saved += status == RP_OK;
+        d->lost += status != RP_OK;
     }
     if (status != RP_OK) {
         rp_want_locate(loader, want, &located);
@@ -461,6 +560,17 @@ static void settle_wants(struct decoding *d, rp_status outcome, const struct rp_
     rp_wants_convert(d->worker, late);
 }
 
+/* Tell of what NVDEC failed on and the CPU did not. */
+static void note_failure(const struct decoding *d, rp_status status, const struct rp_error *err)
+{
+    bool at_once = d->refused.code != RP_OK && status == RP_OK;
+    bool later = d->on_gpu && status != RP_OK && d->saved > 0 && d->lost == 0;
+    if (at_once || later) {
+        rp_nvdec_failed(d->worker->loader->gpu->nvdec, rp_index_codec(d->index),
+                        at_once ? d->refused.what : err->what);
+    }
+}
+
 void rp_run_work(struct worker *worker, struct run *run)
 {
     rp_loader *loader = worker->loader;
@@ -473,6 +583,7 @@ void rp_run_work(struct worker *worker, struct run *run)
     rp_status status = decode_run(&d, &err);
     rp_count(&loader->counters.runs, 1);
     settle_wants(&d, status, &err);
+    note_failure(&d, status, &err);
     rp_lock_acquire(&loader->lock);
     rp_schedule_release_run_locked(loader, run);
     rp_lock_release(&loader->lock);

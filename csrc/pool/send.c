@@ -1,5 +1,6 @@
 #include "pool/gpu_priv.h"
 
+#include "cuda/cuda_video.h"
 #include "pool/work_priv.h"
 
 #include <assert.h>
@@ -67,7 +68,7 @@ static void add_job(struct sending *s, const struct rp_camera *camera,
                    .height = camera->height,
                    .row_stride = camera->width * element,
                    .plane_stride = (ptrdiff_t)camera->width * camera->height * element}};
-    for (int p = 0; p < 3; p++) {
+    for (int p = 0; p < 3 && picture->how == STAGED_PLANES; p++) {
         uint64_t at = (uintptr_t)picture->image.plane[p];
         job->image.plane[p] = (const uint8_t *)(uintptr_t)(s->source->address + at);
     }
@@ -76,9 +77,21 @@ static void add_job(struct sending *s, const struct rp_camera *camera,
 typedef rp_status send_one(struct sending *s, int camera, struct picture *picture, size_t at,
                            size_t there, struct rp_error *err);
 
+/* A picture that was decoded on the GPU: the kernel reads it where it lies. */
+static rp_status send_frame(struct sending *s, int camera, struct picture *picture, size_t there,
+                            struct rp_error *err)
+{
+    RP_TRY(rp_cuda_await(s->gpu->work, rp_frame_on_device(picture->frame), err));
+    add_job(s, &s->loader->desc->camera[camera], picture, there);
+    return RP_OK;
+}
+
 static rp_status send_planes(struct sending *s, int camera, struct picture *picture, size_t at,
                              size_t there, struct rp_error *err)
 {
+    if (picture->how == STAGED_FRAME) {
+        return send_frame(s, camera, picture, there, err);
+    }
     if (picture->how == STAGED_PLANES) {
         const struct stage *stage = &s->batch->stage;
         add_job(s, &s->loader->desc->camera[camera], picture, there);
@@ -91,7 +104,7 @@ static rp_status send_bytes(struct sending *s, int camera, struct picture *pictu
                             size_t there, struct rp_error *err)
 {
     size_t len = rp_camera_bytes(&s->loader->desc->camera[camera]);
-    if (picture->how == STAGED_PLANES) {
+    if (picture->how == STAGED_PLANES || picture->how == STAGED_FRAME) {
         return RP_OK;
     }
     if (picture->how != STAGED_BYTES) {
@@ -172,6 +185,12 @@ static void give_back(struct sending *s, rp_status status)
     for (int64_t i = 0; i < stage->cap; i++) {
         widened = widened || stage->picture[i].own != NULL;
         rp_cuda_give(&stage->picture[i].own, last);
+        if (stage->picture[i].frame != NULL) {
+            if (last != NULL) {
+                rp_cuda_mark(rp_frame_on_device(stage->picture[i].frame), last);
+            }
+            rp_frame_unref(&stage->picture[i].frame);
+        }
     }
     rp_cuda_give(&stage->memory, last);
     rp_cuda_give(&s->source, last);

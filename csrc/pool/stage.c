@@ -47,6 +47,7 @@ static void free_own(struct stage *stage)
 {
     for (int64_t i = 0; i < stage->cap; i++) {
         rp_cuda_give(&stage->picture[i].own, NULL);
+        rp_frame_unref(&stage->picture[i].frame);
     }
 }
 
@@ -207,6 +208,7 @@ rp_status rp_stage_picture(struct worker *worker, const struct want *want,
     struct rp_image packed = {0};
     size_t planes = pack(image, &packed);
     bool suits = planes > 0 && rp_cuda_converts(&packed, target);
+    rp_frame_unref(&picture->frame); /* of a sample that this one takes the place of */
     if (suits && planes <= slots->len) {
         put_planes(stage, at, image, &packed);
         picture->image = packed;
@@ -219,5 +221,21 @@ rp_status rp_stage_picture(struct worker *worker, const struct want *want,
                        &target->data, err));
     RP_TRY(rp_convert(image, target, worker->scratch, err));
     picture->how = STAGED_BYTES;
+    return RP_OK;
+}
+
+rp_status rp_stage_frame(struct worker *worker, const struct want *want, rp_frame *frame,
+                         const struct rp_target *target, struct rp_error *err)
+{
+    (void)worker; /* nothing of its own is needed */
+    struct picture *picture = &want->batch->stage.picture[want->order];
+    const struct rp_image *image = rp_frame_image(frame);
+    if (!rp_cuda_converts(image, target)) {
+        RP_FAIL(err, RP_E_UNSUPPORTED, "a picture of the GPU that its kernel does not take");
+    }
+    rp_frame_unref(&picture->frame);
+    picture->frame = rp_frame_ref(frame);
+    picture->image = *image;
+    picture->how = STAGED_FRAME;
     return RP_OK;
 }

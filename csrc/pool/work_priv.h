@@ -172,7 +172,7 @@ void rp_want_place(const rp_loader *loader, const struct batch *batch, struct wa
 /* Which of its camera's pictures of the batch a want is. */
 int64_t rp_want_number(const rp_loader *loader, const struct want *want);
 RP_CHECKED rp_status rp_want_convert(struct worker *worker, const struct want *want,
-                                     const rp_frame *frame, struct rp_error *err);
+                                     rp_frame *frame, struct rp_error *err);
 void rp_want_locate(const rp_loader *loader, const struct want *want, struct rp_error *err);
 /* Convert the held pictures of a list of open wants, give them back, settle. */
 void rp_wants_convert(struct worker *worker, struct want *wants);

@@ -325,6 +325,7 @@ static PyObject *engine_stats(PyObject *object, PyObject *unused)
                  {"pinned_bytes", s.device.pinned_bytes},
                  {"uploaded_bytes", s.device.uploaded},
                  {"converted_on_gpu", s.device.converted},
+                 {"decoded_on_gpu", s.device.decoded},
                  {"threads", s.threads},
                  {"fetches", c->fetches},
                  {"fetch_wanted", s.remote.wanted},
@@ -349,6 +350,29 @@ static PyObject *engine_stats(PyObject *object, PyObject *unused)
         Py_XDECREF(value);
     }
     return dict;
+}
+
+/* Streams that the GPU leaves to the CPU, and that nobody was told of yet. */
+static PyObject *engine_notices(PyObject *object, PyObject *unused)
+{
+    (void)unused; /* METH_NOARGS */
+    struct engine_object *self = (struct engine_object *)(void *)object;
+    struct module_state *state = rp_state_of(Py_TYPE(object));
+    if (state == NULL || engine_enter(self, state) < 0) {
+        return NULL;
+    }
+    PyObject *list = PyList_New(0);
+    struct rp_nvdec_verdict v;
+    while (list != NULL && rp_loader_notice(self->loader, &v)) {
+        PyObject *item =
+            Py_BuildValue("(siis)", rp_codec_name(v.codec), v.width, v.height, v.reason);
+        if (item == NULL || PyList_Append(list, item) < 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(item);
+    }
+    engine_leave(self);
+    return list;
 }
 
 static PyObject *engine_batch_bytes(PyObject *object, PyObject *args)
@@ -387,6 +411,10 @@ static PyMethodDef engine_methods[] = {
     {"close", engine_close, METH_NOARGS,
      "close($self, /)\n--\n\nStop threads, free memory. Idempotent."},
     {"stats", engine_stats, METH_NOARGS, "stats($self, /)\n--\n\nCounters as a dict."},
+    {"notices", engine_notices, METH_NOARGS,
+     "notices($self, /)\n--\n\n"
+     "[(codec, width, height, why)] of streams that the GPU leaves to the CPU: the first of each\n"
+     "codec, and the first that is left for its failures. Each is told once."},
     {"batch_bytes", engine_batch_bytes, METH_VARARGS,
      "batch_bytes($self, n, /)\n--\n\nBytes of a batch of n samples."},
     {NULL, NULL, 0, NULL}};

@@ -16,7 +16,7 @@ logger = logging.getLogger("reelpool")
 DRIVER: str | None = None  # libcuda.so.1; tests load another
 KERNEL: bytes | None = None  # this build's; likewise
 CURRENT = -1  # the GPU that torch has as its current one
-STATS = ("device_bytes", "pinned_bytes", "uploaded_bytes", "converted_on_gpu")
+STATS = ("device_bytes", "pinned_bytes", "uploaded_bytes", "converted_on_gpu", "decoded_on_gpu")
 
 
 def parse_device(device: Any) -> int | None:

@@ -16,6 +16,7 @@ import numpy as np
 from . import device as gpu
 from . import env
 from .depth import depth_table
+from .device_notices import tell
 from .engine_paths import (
     FETCH_COUNTERS,
     RemotePath,
@@ -304,6 +305,7 @@ class EngineHandle:
             self._live.begins()
             batch = self.engine.next(timeout_s, self._live.waits)
             self._live.ends()
+        self._tell()
         return None if batch is None else (batch, batch.done)
 
     def expect(self, rows: np.ndarray) -> None:
@@ -317,7 +319,14 @@ class EngineHandle:
 
     def get(self, rows: np.ndarray) -> Any:
         """A core batch of given rows, beside the stream."""
-        return self.engine.get(rows, TIMEOUT_S)
+        batch = self.engine.get(rows, TIMEOUT_S)
+        self._tell()
+        return batch
+
+    def _tell(self) -> None:
+        """Warn of videos that the GPU leaves to the CPU."""
+        if self.device is not None:
+            tell(self.engine.notices())
 
     def stats(self) -> dict[str, Any]:
         """The engine's counters, `reuse`, and where files are remote `fetch`."""

@@ -49,7 +49,7 @@ static int64_t sample_of_pts(const struct clip *clip, int64_t pts)
     return -1;
 }
 
-static void take_pictures(struct clip *clip, AVCodecContext *context, AVFrame *picture)
+static void take_clip_pictures(struct clip *clip, AVCodecContext *context, AVFrame *picture)
 {
     while (avcodec_receive_frame(context, picture) >= 0) {
         int64_t i = sample_of_pts(clip, picture->pts);
@@ -84,10 +84,10 @@ static void decode_sequentially(struct clip *clip)
                 (void)avcodec_send_packet(context, packet); /* a missing picture has hash 0 */
                 av_packet_unref(packet);
             }
-            take_pictures(clip, context, picture);
+            take_clip_pictures(clip, context, picture);
         }
         (void)avcodec_send_packet(context, NULL); /* the drain cannot fail */
-        take_pictures(clip, context, picture);
+        take_clip_pictures(clip, context, picture);
     }
     av_frame_free(&picture);
     av_packet_free(&packet);

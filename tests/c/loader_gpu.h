@@ -40,4 +40,47 @@ static RP_UNUSED bool check_on_gpu(const rp_batch *batch, const int64_t *wanted,
     return good;
 }
 
+/* A loader's life. Returns how it ended. */
+static RP_UNUSED rp_status whole_life(struct fake_cuda *fake, int threads, bool lazy, bool keep,
+                                      struct rp_error *err)
+{
+    rp_loader *loader = NULL;
+    struct rp_loader_options options = gpu_options(threads, 2);
+    rp_error_clear(err);
+    if (!keep) { /* memory goes to the system at once */
+        options.keep_bytes = options.device.keep_bytes = 0;
+    }
+    fake->lazy = lazy;
+    rp_status status = rp_loader_new(&demo.desc, &options, &loader, err);
+    if (status == RP_OK) {
+        status = begin_rows(loader, rows, 8, 2, false, err);
+    }
+    for (int64_t at = 0; status == RP_OK; at += 2) {
+        rp_batch *batch = NULL, *lent = NULL;
+        status = next_batch(loader, &batch, err);
+        if (status == RP_OK) {
+            status = rp_batch_lend(batch, 0x7000, err);
+            lent = status == RP_OK ? batch : NULL;
+        }
+        if (status == RP_OK) {
+            static uint8_t bytes[2 * (FRONT + WRIST) + 4096]; /* not allocated: that may fail */
+            REQUIRE(batch->bytes <= sizeof(bytes));
+            status = rp_batch_read(batch, 0, batch->bytes, bytes, err);
+            if (status == RP_OK) {
+                rp_block block = {.data = bytes};
+                rp_batch copy = *batch;
+                copy.block = &block;
+                (void)check_batch(&demo, &copy, rows + at, 2);
+            }
+        }
+        if (lent != NULL) {
+            rp_batch_return(&lent, 0x7000);
+        }
+        rp_batch_free(&batch);
+    }
+    rp_loader_close(&loader);
+    fake->lazy = false;
+    return status;
+}
+
 #endif

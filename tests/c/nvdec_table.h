@@ -24,24 +24,24 @@ static RP_UNUSED struct rp_packet packet_at(const struct clip *clip, int64_t i, 
                               .wanted = wanted};
 }
 
-static RP_UNUSED bool is_planar(const struct rp_image *image)
+static RP_UNUSED bool is_planar(const struct rp_image *picture)
 {
-    return (image->format == RP_PIX_I420 || image->format == RP_PIX_I420J) &&
-           image->width % 2 == 0 && image->height % 2 == 0;
+    return (picture->format == RP_PIX_I420 || picture->format == RP_PIX_I420J) &&
+           picture->width % 2 == 0 && picture->height % 2 == 0;
 }
 
 /* Planes without padding, as NV12. Owner: the caller's (free). */
-static RP_UNUSED uint8_t *to_nv12(const struct rp_image *image)
+static RP_UNUSED uint8_t *to_nv12(const struct rp_image *picture)
 {
-    size_t width = (size_t)image->width, height = (size_t)image->height;
+    size_t width = (size_t)picture->width, height = (size_t)picture->height;
     uint8_t *out = malloc(width * height * 3 / 2), *to = out;
     for (size_t y = 0; y < height; y++, to += width) {
-        memcpy(to, image->plane[0] + (ptrdiff_t)y * image->stride[0], width);
+        memcpy(to, picture->plane[0] + (ptrdiff_t)y * picture->stride[0], width);
     }
     for (size_t y = 0; y < height / 2; y++, to += width) {
         for (size_t x = 0; x < width; x++) {
-            to[x] =
-                image->plane[1 + x % 2][(ptrdiff_t)y * image->stride[1 + x % 2] + (ptrdiff_t)x / 2];
+            to[x] = picture->plane[1 + x % 2]
+                                  [(ptrdiff_t)y * picture->stride[1 + x % 2] + (ptrdiff_t)x / 2];
         }
     }
     return out;
@@ -83,18 +83,18 @@ static int frames_of(const struct clip *clip, const struct rp_packet *packet, si
 
 static void note(const struct clip *clip, const rp_frame *frame)
 {
-    const struct rp_image *image = rp_frame_image(frame);
+    const struct rp_image *picture = rp_frame_image(frame);
     int64_t i = sample_of_pts(clip, rp_frame_pts(frame));
-    if (i >= 0 && is_planar(image) && table_n < MAX_PICTURES) {
+    if (i >= 0 && is_planar(picture) && table_n < MAX_PICTURES) {
         struct rp_packet packet = packet_at(clip, i, true);
         size_t end[8];
         int n = frames_of(clip, &packet, end);
-        facts[table_n] = *image;
+        facts[table_n] = *picture;
         table[table_n++] = (struct fake_picture){.packet = packet.data,
                                                  .len = end[n - 1],
-                                                 .nv12 = to_nv12(image),
-                                                 .width = image->width,
-                                                 .height = image->height};
+                                                 .nv12 = to_nv12(picture),
+                                                 .width = picture->width,
+                                                 .height = picture->height};
         for (int k = 0; k + 1 < n && table_n < MAX_PICTURES; k++) { /* hidden: nothing is seen */
             table[table_n++] = (struct fake_picture){.packet = packet.data, .len = end[k]};
         }

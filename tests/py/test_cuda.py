@@ -76,7 +76,7 @@ def test_doctor_names_devices_and_paths(fake):
     assert text.startswith("built with")
     assert "speaks CUDA 13.0" in text
     assert "cuda:1 Fake GPU 1, compute capability 9.0, 132 multiprocessors, 16.0 GiB" in text
-    assert "every codec is decoded on the CPU; Loader(device='cuda')" in text
+    assert "Loader(device='cuda') decodes as said above, and converts on the GPU" in text
     assert "cuda:0 decodes no video: no NVDEC here: libnvcuvid.so.1" in text
 
 

@@ -51,6 +51,35 @@ def say(fakes: Path, program: str, **environment: str):
     return json.loads(done.stdout)
 
 
+LOADERS = f"""
+import logging, sys
+sys.path[:0] = [{str(Path(__file__).parent)!r}]
+from demo_sets import open_demo
+from reelpool import Loader, device
+device.KERNEL = b"an image"  # the fake takes any
+said, handler = [], logging.Handler()
+handler.emit = said.append
+logging.getLogger("reelpool").addHandler(handler)
+for _ in range(2):
+    with Loader(open_demo(), 16, device="cuda", output="dlpack") as loader:
+        taken = sum(1 for batch in loader)
+        stats = loader.stats()
+lines = [(record.levelname, record.getMessage()) for record in said]
+print(json.dumps([taken, stats["decoded"], stats["decoded_on_gpu"], lines]))
+"""
+
+
+def test_a_loader_says_once_what_its_gpu_leaves_to_the_cpu(fakes):
+    taken, decoded, on_gpu, lines = say(fakes, LOADERS)
+    assert (taken, on_gpu) == (12, 0) and decoded >= 2 * 184
+    (level, av1), (other, h264) = sorted(lines)
+    assert level == other == "WARNING"
+    assert av1 == "device='cuda': the CPU decodes av1 of 320x240: this GPU has no decoder for av1"
+    assert h264.startswith(
+        "device='cuda': the CPU decodes h264 of 192x144: NVDEC's pictures differ from the CPU's"
+    )
+
+
 def test_caps_of_each_codec(fakes):
     said = say(fakes, "print(json.dumps(_core.nvdec_caps()))", FAKE_NVDEC_CODECS="0x100")
     assert said == {"h264": None, "hevc": [3, [48, 16], [4096, 4096]], "vp9": None, "av1": None}
