@@ -6,33 +6,13 @@ they are. Two engines make a batch, one the pictures, the other the rest of the 
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import numpy as np
 
-from .engine import EngineHandle, Layout, load_core
-from .passes import current_worker
-
-logger = logging.getLogger("reelpool")
+from .engine import EngineHandle, Layout
 
 _REST = 8 << 20  # bytes of free blocks of columns
-_told: set[int] = set()  # GPUs of which this process has spoken
-
-
-def _tell(ordinal: int | None) -> None:
-    """One notice per GPU, of one DataLoader worker at most, that its video engine does nothing;
-    an engine that uses it has notices of its own.
-    """
-    worker = current_worker()
-    told = ordinal is None or ordinal in _told or hasattr(load_core().Engine, "notices")
-    if told or (worker is not None and worker.id > 0):
-        return
-    _told.add(ordinal)
-    logger.warning(
-        "video_decode_device: this version decodes video on the CPU; cuda:%d converts the pictures",
-        ordinal,
-    )
 
 
 class _Part:
@@ -59,7 +39,6 @@ class ItemHandle(EngineHandle):
     def __init__(self, layout: Layout, **options: Any) -> None:
         self._rest = EngineHandle(_Part(layout, False), num_threads=0, keep_bytes=_REST)  # type: ignore[arg-type]
         super().__init__(_Part(layout, True), **options)  # type: ignore[arg-type]
-        _tell(self.device)
 
     def next(self, timeout_s: float) -> tuple[Any, int] | None:
         """The stream's next batch, as `EngineHandle.next`."""

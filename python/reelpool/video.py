@@ -149,14 +149,13 @@ class VideoDecoder:
 
     def read(self, numbers: np.ndarray, pixel: int = U8, device: int | None = None) -> Any:
         """Frames by number: (N, 3, H, W) uint8 or float32, or (N, 1, H, W) uint16 depth codes; on
-        the decoder's device, or the GPU `device`. A tensor if torch is installed, else an array.
+        the decoder's device, or the GPU `device`. An array of the core: torch is not loaded.
         """
         times = self._times[numbers]
         device = self._gpu if device is None else device
         engine = self._engine(pixel, device)
         batch = engine.get(np.zeros(len(numbers), np.int64), TIMEOUT_S, times)
-        (frames,) = batch.arrays()
-        return _wrapped(frames)
+        return batch.arrays()[0]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return VideoDecoder, (self.path, self.device)
@@ -172,7 +171,7 @@ class VideoDecoder:
         if not all(-count <= i < count for i in wanted):
             raise IndexError(f"{self.path} has frames 0..{count - 1}, asked for {wanted}")
         numbers = np.array([i + count if i < 0 else i for i in wanted], np.int64)
-        return FrameBatch(self.read(numbers), _wrapped(self._times[numbers]))
+        return FrameBatch(_wrapped(self.read(numbers)), _wrapped(self._times[numbers]))
 
 
 def workers_here() -> int:
@@ -332,4 +331,5 @@ def decode_video_frames(
         raise ValueError(f"device={device!r}, but decoder_cache has device={cache.device!r}")
     decoder = cache.get_decoder(video_path)
     numbers = decoder.nearest(times, tolerance_s)
-    return decoder.read(numbers, U16 if is_depth else U8 if return_uint8 else F32, place)
+    pixel = U16 if is_depth else U8 if return_uint8 else F32
+    return _wrapped(decoder.read(numbers, pixel, place))

@@ -55,6 +55,17 @@ def episodes(root):
     return pq.read_table(root / "meta/episodes/chunk-000/file-000.parquet")
 
 
+def test_neither_it_nor_verify_loads_what_it_does_not_use(root):
+    """torch alone takes longer than a conversion, and more memory than it may have."""
+    script = (
+        "import sys; from reelpool.__main__ import main\n"
+        f"assert main(['convert', {str(root)!r}, '-q']) == main(['verify', {str(root)!r}]) == 0\n"
+        "print([m for m in ('torch', 'pandas', 'pyarrow.dataset', 'av') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], stdout=-1, stderr=-1, text=True)
+    assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
+
+
 # -- content --
 
 

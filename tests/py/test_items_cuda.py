@@ -298,16 +298,6 @@ def test_nothing_of_cuda_begins_before_the_first_item(fake):
     assert other.video_decode_device == "cuda" and where(other[1][FRONT]) == "cuda:0"
 
 
-def test_one_notice_says_who_decodes(monkeypatch, caplog):
-    if hasattr(_core.Engine, "notices"):
-        pytest.skip("the engine tells by itself")
-    monkeypatch.setattr(device_items, "_told", set())
-    for name in ("cuda:1", "cuda:1", "cuda"):
-        open_demo(video_decode_device=name)[0]
-    said = [r.getMessage() for r in caplog.records if "decodes video on the CPU" in r.getMessage()]
-    assert len(said) == 2 and "cuda:1" in said[0] and "cuda:0" in said[1]
-
-
 def test_no_driver_and_no_such_gpu(monkeypatch, fake):
     gone = open_demo(video_decode_device="cuda:2")
     with pytest.raises(CudaError, match="there is no cuda:2: devices are cuda:0 to cuda:1"):
