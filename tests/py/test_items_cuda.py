@@ -28,7 +28,6 @@ from reelpool import (
     _core,
     decode_video_frames,
     device,
-    device_items,
     torch_bridge,
 )
 from reelpool import video as video_module
