@@ -315,7 +315,7 @@ static rp_status open_decoder(struct decoding *d, int64_t i, const struct rp_byt
     rp_status status = RP_AGAIN;
     struct rp_error why;
     rp_error_clear(&why);
-    if (d->worker->loader->gpu != NULL && d->alone == NULL && !d->keep &&
+    if (d->worker->loader->gpu != NULL && d->alone == NULL &&
         d->worker->loader->desc->camera[d->want[0]->camera].channels == 3) {
         status = open_session(d, i, end, range, first, &why);
     }

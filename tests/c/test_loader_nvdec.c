@@ -132,6 +132,65 @@ RP_TEST(a_stream_that_keeps_failing_is_the_cpus)
     check_clean(fake, video);
 }
 
+static void get_one(rp_loader *loader, int64_t row)
+{
+    struct rp_error err;
+    rp_error_clear(&err);
+    uint64_t ticket;
+    rp_batch *batch = NULL;
+    REQUIRE_OK(rp_loader_submit(loader, &row, NULL, 1, &ticket, &err), &err);
+    REQUIRE_OK(take_ticket(loader, ticket, &batch, &err), &err);
+    (void)check_on_gpu(batch, &row, 1);
+    rp_batch_free(&batch);
+}
+
+/* What a single read decodes beside its picture stays on the GPU for its neighbours. */
+RP_TEST(single_reads_find_pictures_on_the_gpu)
+{
+    for (int lazy = 0; lazy < 2; lazy++) {
+        struct fake_cuda *fake = fake_start();
+        struct fake_nvcuvid *video = video_start();
+        fake->lazy = lazy == 1;
+        struct rp_loader_options options = gpu_options(1, 2);
+        options.frame_cache_bytes = 64 << 20;
+        rp_loader *loader = open_loader(&demo, options);
+        struct rp_loader_stats stats;
+        for (int round = 0; round < 2; round++) {
+            for (int64_t row = 0; row < 20; row++) {
+                get_one(loader, row);
+            }
+        }
+        rp_loader_stats(loader, &stats);
+        (void)CHECK_EQ(stats.counters.decoded, 2 * 20); /* each picture once, GOPs of 2 */
+        (void)CHECK_EQ(stats.counters.cache_hits, 2 * (10 + 20));
+        (void)CHECK_EQ(stats.device.decoded, 2 * 20);
+        (void)CHECK(stats.frame_cache_bytes > 0 && stats.frame_cache_bytes <= 64 << 20);
+        rp_loader_close(&loader);
+        check_clean(fake, video);
+    }
+}
+
+/* A cache of three pictures: those that leave it may still wait for the GPU. */
+RP_TEST(a_small_cache_of_the_gpu_lets_pictures_go)
+{
+    struct fake_cuda *fake = fake_start();
+    struct fake_nvcuvid *video = video_start();
+    fake->lazy = true;
+    struct rp_loader_options options = gpu_options(2, 2);
+    options.frame_cache_bytes = 400000;
+    rp_loader *loader = open_loader(&demo, options);
+    struct rp_loader_stats stats;
+    for (int64_t row = 0; row < ROWS; row += 7) {
+        get_one(loader, row);
+        get_one(loader, row);
+        rp_loader_stats(loader, &stats);
+        (void)CHECK(stats.frame_cache_bytes <= 400000);
+    }
+    (void)CHECK(stats.device.decoded > 0);
+    rp_loader_close(&loader);
+    check_clean(fake, video);
+}
+
 /* One run in many is no reason to leave the GPU. */
 RP_TEST(a_run_that_fails_once_changes_nothing)
 {
