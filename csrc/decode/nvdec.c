@@ -56,11 +56,13 @@ static void free_all(rp_nvdec *nvdec)
 rp_status rp_nvdec_new(rp_cuda *device, const char *library, int sessions, rp_nvdec **out,
                        struct rp_error *err)
 {
-    if (sessions < 0 || sessions > RP_NVDEC_MAX_SESSIONS) {
-        RP_FAIL(err, RP_E_ARG, "%d decode sessions: 1 to %d, or 0", sessions,
-                RP_NVDEC_MAX_SESSIONS);
+    if (sessions > RP_NVDEC_MAX_SESSIONS) {
+        RP_FAIL(err, RP_E_ARG, "%d decode sessions: at most %d", sessions, RP_NVDEC_MAX_SESSIONS);
     }
-    sessions = sessions > 0 ? sessions : sessions_of(device, library);
+    if (sessions <= 0) {
+        int all = sessions_of(device, library);
+        sessions = sessions == 0 ? all : all >= -sessions ? all / -sessions : 1;
+    }
     rp_nvdec *nvdec = rp_calloc(1, sizeof(*nvdec) + (size_t)sessions * sizeof(nvdec->session[0]));
     if (nvdec == NULL) {
         RP_FAIL(err, RP_E_NOMEM, "out of memory for decode sessions");

@@ -25,10 +25,11 @@
 typedef struct rp_nvdec rp_nvdec;
 
 /* sessions: at most so many decoders at a time, each with its surfaces in GPU memory; 0: two for
- * each engine. library: NULL for libnvcuvid.so.1 (FFmpeg loads that name in any case). Opens none.
- * Owner: *out is the caller's (rp_nvdec_free); the device stays open as long. Thread: any. Blocks:
- * for the driver. Errors: RP_E_ARG too many, RP_E_NOMEM. That there is no NVDEC is no error here:
- * rp_nvdec_decide says so. */
+ * each engine; below: the share in those of one of -sessions processes, at least one. library: NULL
+ * for libnvcuvid.so.1 (FFmpeg loads that name in any case). Opens none. Owner: *out is the caller's
+ * (rp_nvdec_free); the device stays open as long. Thread: any. Blocks: for the driver. Errors:
+ * RP_E_ARG too many, RP_E_NOMEM. That there is no NVDEC is no error here: rp_nvdec_decide says so.
+ */
 RP_CHECKED rp_status rp_nvdec_new(rp_cuda *device, const char *library, int sessions,
                                   rp_nvdec **out, struct rp_error *err);
 

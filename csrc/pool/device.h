@@ -18,6 +18,7 @@ struct rp_device_options {
     const char *library; /* the driver, for the call; NULL: libcuda.so.1 */
     const void *image;   /* the kernel, for the call; NULL: this build's */
     size_t keep_bytes;   /* of free memory for uploads kept for reuse, of each kind */
+    int processes;       /* that share its video engines, this one included; 0: as 1 */
 };
 
 struct rp_device_stats {

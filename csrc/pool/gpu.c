@@ -123,7 +123,8 @@ rp_status rp_gpu_open(rp_loader *loader, struct rp_error *err)
         status = open_streams(gpu, image, err);
     }
     if (status == RP_OK) {
-        status = rp_nvdec_new(gpu->device, NULL, 0, &gpu->nvdec, err);
+        int share = options->processes > 1 ? -options->processes : 0;
+        status = rp_nvdec_new(gpu->device, NULL, share, &gpu->nvdec, err);
     }
     if (status != RP_OK) {
         rp_gpu_unref(&gpu);

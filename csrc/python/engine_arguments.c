@@ -270,7 +270,8 @@ static int take_rows(struct engine_object *self, PyObject *run_first, PyObject *
     return desc->timestamp == NULL ? -1 : 0;
 }
 
-/* None, or (number of the GPU, driver, kernel, bytes of free memory to keep). */
+/* None, or (number of the GPU, driver, kernel, bytes of free memory to keep, processes that share
+ * its video engines). */
 static int take_device(PyObject *device, struct rp_device_options *options)
 {
     Py_ssize_t keep;
@@ -282,12 +283,12 @@ static int take_device(PyObject *device, struct rp_device_options *options)
         PyErr_SetString(PyExc_TypeError, "device must be a tuple or None");
         return -1;
     }
-    if (!PyArg_ParseTuple(device, "izOn:device", &options->ordinal, &options->library, &image,
-                          &keep)) {
+    if (!PyArg_ParseTuple(device, "izOni:device", &options->ordinal, &options->library, &image,
+                          &keep, &options->processes)) {
         return -1;
     }
-    if (keep < 0) {
-        PyErr_SetString(PyExc_ValueError, "a number of bytes is negative");
+    if (keep < 0 || options->processes < 0) {
+        PyErr_SetString(PyExc_ValueError, "a number of bytes or processes is negative");
         return -1;
     }
     if (image != Py_None && (options->image = PyBytes_AsString(image)) == NULL) {

@@ -34,7 +34,7 @@ class Engine:
         substitute: bool,
         read_ahead_bytes: int,
         fetch_threads: int,
-        device: tuple[int, str | None, bytes | None, int] | None,
+        device: tuple[int, str | None, bytes | None, int, int] | None,
         /,
     ) -> Engine: ...
     def begin(self, feed: Feed, ahead: int, /) -> None: ...

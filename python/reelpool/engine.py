@@ -284,7 +284,7 @@ class EngineHandle:
             engine_paths(paths), *rest, num_threads, prefetch_batches, shared, keep_bytes,
             FRAME_CACHE_BYTES, parked_bytes, layout.index_bytes, max_decoders, layout.substitute,
             read_ahead, fetch_threads(paths, processes),
-            None if device is None else (device, gpu.DRIVER, gpu.KERNEL, stage_bytes),
+            None if device is None else (device, gpu.DRIVER, gpu.KERNEL, stage_bytes, processes),
         )  # fmt: skip
 
         self._live = LiveLine(paths, self.stats) if self.is_remote else None

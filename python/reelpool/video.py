@@ -112,8 +112,9 @@ class VideoDecoder:
 
         place = None
         if device is not None:
-            ordinal = gpu.item_ordinal(device, workers_here())
-            place = (ordinal, gpu.DRIVER, gpu.KERNEL, _KEPT_BYTES)
+            workers = workers_here()
+            ordinal = gpu.item_ordinal(device, workers)
+            place = (ordinal, gpu.DRIVER, gpu.KERNEL, _KEPT_BYTES, max(1, workers))
         return load_core().Engine(
             with_places([os.fsencode(self.path)]), np.append(zero, one), zero, None, zero,
             np.zeros(1, np.float32), np.full(1, self.tolerance_of_engine), [camera], [], [],

@@ -251,6 +251,21 @@ RP_TEST(a_missing_or_old_library_goes_to_the_cpu)
     }
 }
 
+/* Two sessions for each of the fake's three engines; DataLoader workers divide them. */
+RP_TEST(processes_share_the_engines)
+{
+    static const int wanted[][2] = {{0, 6}, {-1, 6}, {-2, 3}, {-4, 1}, {-100, 1}, {5, 5}};
+    for (int i = 0; i < 6; i++) {
+        struct nvdec_rig rig = rig_make(1);
+        rp_nvdec_free(&rig.nvdec);
+        REQUIRE_OK(rp_nvdec_new(rig.device, NULL, wanted[i][0], &rig.nvdec, &rig.err), &rig.err);
+        struct rp_nvdec_stats stats;
+        rp_nvdec_stats(rig.nvdec, &stats);
+        CHECK_EQ(stats.most, wanted[i][1]);
+        rig_end(&rig);
+    }
+}
+
 RP_TEST(no_session_is_an_error_with_advice)
 {
     NEED(clip, "h264_g2.mp4");

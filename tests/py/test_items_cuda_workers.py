@@ -12,7 +12,7 @@ import fake_driver
 import pytest
 from demo_sets import FRONT, ROOT, WRIST, open_demo, video
 from fake_driver import fake_fixture  # noqa: F401
-from reelpool import StreamingLeRobotDataset, VideoDecoderCache, device, torch_bridge
+from reelpool import StreamingLeRobotDataset, VideoDecoderCache, device, engine, torch_bridge
 from reelpool.dataset_base import DatasetBase
 from reelpool.errors import CudaError
 
@@ -207,6 +207,25 @@ def test_cuda_means_the_parents_gpu(as_worker, monkeypatch):
         assert device.item_ordinal(theirs._gpu, 0, theirs._gpu_here) == 0  # no worker: its own
         fixed = pickle.loads(pickle.dumps(make(video_decode_device="cuda:0")))
         assert device.item_ordinal(fixed._gpu, 2, fixed._gpu_here) == 0
+
+
+def test_workers_share_the_video_engines(as_worker, monkeypatch):
+    """Each is told how many they are."""
+    core, seen = engine.load_core(), []
+
+    class Core:
+        def __getattr__(self, name):
+            return getattr(core, name)
+
+        def Engine(self, *arguments):
+            seen.append(arguments[-1])
+            return core.Engine(*arguments)
+
+    monkeypatch.setattr(engine, "load_core", Core)
+    gpu = open_demo(video_decode_device="cuda")
+    for workers in (0, 3):
+        gpu._make_handle(workers, 0, 0, num_threads=0).close()
+    assert [place and place[4] for place in seen] == [None, 1, None, 3]
 
 
 def test_a_block_is_free_once_its_pictures_are_torchs(as_worker):
