@@ -26,10 +26,13 @@ def write_data(source: Source, first: int, inputs: list[list], part: Path) -> No
     with pq.ParquetWriter(part, schema, compression="snappy", use_dictionary=few) as writer:
         for episode, (rel, _, digest) in enumerate(inputs, first):
             try:
-                file, _, found = source.open_table(episode)
-                if found != digest:
-                    raise changed(rel)
-                table = source.rows_of(file).replace_schema_metadata(schema.metadata)
+                table = source.take_rows(episode, digest)
+                if table is None:
+                    file, _, found = source.open_table(episode)
+                    if found != digest:
+                        raise changed(rel)
+                    table = source.rows_of(file)
+                table = table.replace_schema_metadata(schema.metadata)
             except pa.ArrowException as error:
                 text = f"{rel}: {error}"
                 raise make_error(FormatError, text, file=rel, episode=episode) from error

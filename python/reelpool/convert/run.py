@@ -28,6 +28,7 @@ from .job import Job, Options, Outdated
 
 _POLL_S = 0.1
 _ATTEMPTS = 3  # phases are run again when inputs or outputs turn out to have changed meanwhile
+_KEEP_BYTES = 32 << 20
 _PR_SET_PDEATHSIG = 1
 _LATE = (  # what every conversion loads at some time: before workers are forked
     "reelpool._core",
@@ -83,6 +84,7 @@ def convert(
         progress(phase, done, total)
 
     job = Job(options)
+    job.keep_bytes = 0 if processes else _KEEP_BYTES
     pool = _Pool(job, threads, min(processes, env.granted_cpus()))
     try:
         if job.begin():

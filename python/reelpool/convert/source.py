@@ -9,6 +9,7 @@ import functools
 import hashlib
 import importlib
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,11 @@ def read_version(root: Path) -> tuple[int, int]:
 class Source:
     """The dataset to convert. Raises FormatError, NotFoundError, CompatibilityError."""
 
-    def __init__(self, root: Path, name: str) -> None:
+    def __init__(self, root: Path, name: str, keep: int = 0) -> None:
+        """`keep`: bytes of rows that `scan` may leave in memory for `take_rows`."""
         self.name = name
+        self._room, self._kept = keep, dict[int, tuple[str, pa.Table]]()
+        self._lock = threading.Lock()  # over both
         self.files = LocalRoot(root)
         self._paths: dict[str, str] = {}
         self.info = load_info(self.files)
@@ -223,6 +227,21 @@ class Source:
             table = self._embedded(table, key)
         return table
 
+    def take_rows(self, episode: int, digest: str) -> pa.Table | None:
+        """The rows that `scan` kept of an episode, as `rows_of` gives them, once; None if it kept
+        none, or those of a file with another SHA-256.
+        """
+        with self._lock:
+            found, table = self._kept.pop(episode, ("", None))
+            self._room += 0 if table is None else table.nbytes
+        return table if found == digest else None
+
+    def _keep_rows(self, episode: int, digest: str, table: pa.Table) -> None:
+        with self._lock:
+            if table.nbytes <= self._room and episode not in self._kept:
+                self._kept[episode] = digest, table
+                self._room -= table.nbytes
+
     def _embedded(self, table: pa.Table, key: str) -> pa.Table:
         """Cells that hold a path only get the bytes of the file below the root."""
         kind = table.schema.field(key).type
@@ -269,21 +288,27 @@ class Source:
                     raise _Fault(f"other columns than episode 0: {', '.join(odd)}")
                 if found != self.schema:
                     self.rows_of(file)  # other types: can they be cast?
-            stamps = self._check_numbers(file, episode)
             groups = (meta.row_group(i) for i in range(meta.num_row_groups))
             # What LeRobot counts when it fills files.
             memory = sum(
                 g.column(i).total_uncompressed_size for g in groups for i in range(g.num_columns)
             )
+            if memory <= self._room and not self.images:  # else its numbers alone are read
+                table = self.rows_of(file)
+                stamps = self._check_numbers(table, episode)
+                self._keep_rows(episode, digest, table)
+            else:
+                stamps = self._check_numbers(file, episode)
         except (_Fault, ReelpoolError, pa.ArrowException, OSError) as error:
             faults.append(self._fault(rel, error))
             return [], None
         return [size, digest, memory], stamps
 
-    def _check_numbers(self, file: pq.ParquetFile, episode: int) -> np.ndarray | None:
+    def _check_numbers(self, rows: pq.ParquetFile | pa.Table, episode: int) -> np.ndarray | None:
         names = [n for n in ("timestamp", "frame_index", "episode_index", "index")
                  if n in self.schema.names]  # fmt: skip
-        table = file.read(columns=names, use_threads=False)
+        whole = isinstance(rows, pa.Table)
+        table = rows if whole else rows.read(columns=names, use_threads=False)
         length, first = int(self.columns.length[episode]), int(self.columns.from_index[episode])
         count = np.arange(length)
         wanted = {
