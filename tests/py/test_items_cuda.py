@@ -28,7 +28,6 @@ from reelpool import (
     _core,
     decode_video_frames,
     device,
-    torch_bridge,
 )
 from reelpool import video as video_module
 from reelpool.errors import CudaError, DecodeError, MissingExtraError
@@ -37,6 +36,7 @@ from written_datasets import NUMBERS, STATE, rows, write_v30
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
 
 from fake_torch import cuda_torch_fixture, where  # noqa: E402, F401
+from reelpool import torch_bridge  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 from torch.utils.data._utils.pin_memory import pin_memory  # noqa: E402
 

@@ -12,7 +12,7 @@ import fake_driver
 import pytest
 from demo_sets import FRONT, ROOT, WRIST, open_demo, video
 from fake_driver import fake_fixture  # noqa: F401
-from reelpool import StreamingLeRobotDataset, VideoDecoderCache, device, engine, torch_bridge
+from reelpool import StreamingLeRobotDataset, VideoDecoderCache, device, engine
 from reelpool.dataset_base import DatasetBase
 from reelpool.errors import CudaError
 
@@ -21,6 +21,7 @@ torch = pytest.importorskip("torch", reason="needs the extra `torch`")
 import fake_torch  # noqa: E402
 from batches import lerobot_like_collate  # noqa: E402
 from fake_torch import cuda_torch_fixture  # noqa: E402, F401
+from reelpool import torch_bridge  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("cuda_torch")
