@@ -32,8 +32,12 @@ static void check_epochs(struct rp_loader_options options)
 
 RP_TEST(pictures_of_the_gpu_are_those_of_the_cpu)
 {
+#ifdef __SANITIZE_THREAD__ /* sees nothing in one thread, and takes ten times as long */
+    static const int thread_counts[] = {2, 8};
+#else
     static const int thread_counts[] = {0, 1, 2, 8};
-    for (int t = 0; t < 4; t++) {
+#endif
+    for (size_t t = 0; t < sizeof(thread_counts) / sizeof(thread_counts[0]); t++) {
         for (int lazy = 0; lazy < 2; lazy++) {
             struct fake_cuda *fake = fake_start();
             struct fake_nvcuvid *video = video_start();
