@@ -28,7 +28,7 @@ from .job import Job, Options, Outdated
 
 _POLL_S = 0.1
 _ATTEMPTS = 3  # phases are run again when inputs or outputs turn out to have changed meanwhile
-_KEEP_BYTES = 32 << 20
+_KEEP_BYTES = 16 << 20
 _PR_SET_PDEATHSIG = 1
 _LATE = (  # what every conversion loads at some time: before workers are forked
     "reelpool._core",
