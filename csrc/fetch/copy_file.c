@@ -2,6 +2,7 @@
 
 #include "base/crc32c.h"
 #include "base/memory.h"
+#include "fetch/write_behind_priv.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,7 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define BUFFER   (4 << 20)    /* bytes of one write that goes past the page cache */
+#define BUFFER   (2 << 20)    /* bytes of one write that goes past the page cache */
+#define BUFFERS  2            /* one is filled while the other is written */
 #define CACHED   (256 << 10)  /* bytes of other reads and writes, which stay in the core's cache */
 #define EARLY    (16LL << 20) /* bytes in the page cache after which the disk is set to work */
 #define ALIGN    4096         /* of memory, offset and length of a write past the page cache */
@@ -19,12 +21,15 @@
 struct rp_output {
     char *path, *temp; /* final name; name until then */
     int fd;
-    bool direct;            /* writes go past the page cache */
-    int64_t size, at;       /* bytes promised, appended */
-    int64_t written, begun; /* bytes that the file has; that the disk was told of */
-    uint8_t *memory;        /* [BUFFER + ALIGN], where the buffer lies */
-    uint8_t *buffer;        /* [BUFFER] in it */
-    size_t held;            /* bytes in the buffer that the file lacks */
+    bool direct;             /* writes go past the page cache */
+    int64_t size, at;        /* bytes promised, appended */
+    int64_t written, begun;  /* bytes that the file has; that the disk was told of */
+    rp_write_behind *behind; /* NULL: not begun, or there is no thread for it */
+    size_t under_way;        /* bytes that it was given: of the buffer that is not filled now */
+    uint8_t *memory;         /* [BUFFERS * BUFFER + ALIGN], where the buffers lie */
+    uint8_t *buffer;         /* [BUFFER] in it: the one that is filled */
+    uint8_t *other;          /* [BUFFER] in it */
+    size_t held;             /* bytes in the buffer that the file lacks */
     /* pieces to sum up, the caller's: */
     const uint32_t *piece; /* [pieces] bytes of each */
     uint32_t *sum;         /* [pieces] */
@@ -34,6 +39,7 @@ struct rp_output {
 
 static void dispose(rp_output *output)
 {
+    rp_write_behind_free(&output->behind);
     if (output->fd >= 0) {
         (void)close(output->fd); /* the file is being thrown away or was closed already */
     }
@@ -48,6 +54,7 @@ void rp_output_abandon(rp_output **out)
     if (out == NULL || *out == NULL) {
         return;
     }
+    rp_write_behind_free(&(*out)->behind);
     (void)unlink((*out)->temp); /* nothing can be done about a failure, and the name says it */
     dispose(*out);
     *out = NULL;
@@ -96,12 +103,13 @@ static rp_status reserve(rp_output *output, struct rp_error *err)
  * there. */
 static rp_status make_buffer(rp_output *output, struct rp_error *err)
 {
-    output->memory = rp_calloc(BUFFER + ALIGN, 1);
+    output->memory = rp_calloc(BUFFERS * BUFFER + ALIGN, 1);
     if (output->memory == NULL) {
-        RP_FAIL(err, RP_E_NOMEM, "out of memory for a buffer of %d bytes", BUFFER);
+        RP_FAIL(err, RP_E_NOMEM, "out of memory for buffers of %d bytes", BUFFERS * BUFFER);
     }
     output->buffer = output->memory + (ALIGN - (uintptr_t)output->memory % ALIGN);
-    int flags = output->size >= BUFFER ? fcntl(output->fd, F_GETFL) : -1;
+    output->other = output->buffer + BUFFER;
+    int flags = output->size >= BUFFERS * BUFFER ? fcntl(output->fd, F_GETFL) : -1;
     output->direct = flags >= 0 && fcntl(output->fd, F_SETFL, flags | O_DIRECT) == 0;
     return RP_OK;
 }
@@ -152,12 +160,12 @@ static void write_early(rp_output *output, int64_t least)
     }
 }
 
-/* Write `len` bytes of the buffer's begin. */
-static rp_status put(rp_output *output, size_t len, struct rp_error *err)
+/* Write bytes of a buffer. */
+static rp_status put(rp_output *output, const uint8_t *data, size_t len, struct rp_error *err)
 {
     for (size_t at = 0; at < len;) {
         size_t most = output->direct || len - at < CACHED ? len - at : CACHED;
-        ssize_t done = pwrite(output->fd, output->buffer + at, most, (off_t)output->written);
+        ssize_t done = pwrite(output->fd, data + at, most, (off_t)output->written);
         if (done < 0 && errno == EINTR) {
             continue;
         }
@@ -175,6 +183,38 @@ static rp_status put(rp_output *output, size_t len, struct rp_error *err)
     return RP_OK;
 }
 
+/* Wait for what is under way; what of it failed is tried here, which also says why. */
+static rp_status collect(rp_output *output, struct rp_error *err)
+{
+    if (output->under_way == 0) {
+        return RP_OK;
+    }
+    size_t done, len = output->under_way;
+    (void)rp_write_behind_wait(output->behind, &done); /* a failure shows again */
+    output->under_way = 0;
+    output->written += (int64_t)done;
+    return put(output, output->other + done, len - done, err);
+}
+
+/* Write the buffer, in the background where that helps; it is empty then. */
+static rp_status put_buffer(rp_output *output, struct rp_error *err)
+{
+    RP_TRY(collect(output, err));
+    size_t len = output->held;
+    output->held = 0;
+    bool begun = output->direct &&
+                 (output->behind != NULL || rp_write_behind_new(&output->behind, NULL) == RP_OK);
+    if (!begun) { /* there is nothing to win, or no thread */
+        return put(output, output->buffer, len, err);
+    }
+    uint8_t *full = output->buffer;
+    output->buffer = output->other;
+    output->other = full;
+    output->under_way = len;
+    rp_write_behind_begin(output->behind, output->fd, full, len, output->written);
+    return RP_OK;
+}
+
 static size_t room(const rp_output *output)
 {
     return (output->direct ? BUFFER : CACHED) - output->held;
@@ -185,25 +225,21 @@ static rp_status take(rp_output *output, size_t len, struct rp_error *err)
 {
     output->held += len;
     output->at += (int64_t)len;
-    if (room(output) > 0) {
-        return RP_OK;
-    }
-    RP_TRY(put(output, output->held, err));
-    output->held = 0;
-    return RP_OK;
+    return room(output) > 0 ? RP_OK : put_buffer(output, err);
 }
 
 /* What is held at the end: whole blocks, and the rest through the page cache. */
 static rp_status put_rest(rp_output *output, struct rp_error *err)
 {
+    RP_TRY(collect(output, err));
     size_t blocks = output->direct ? output->held / ALIGN * ALIGN : 0;
-    RP_TRY(put(output, blocks, err));
+    RP_TRY(put(output, output->buffer, blocks, err));
     if (output->direct) {
         leave_direct(output);
     }
     memmove(output->buffer, output->buffer + blocks, output->held - blocks);
     output->held -= blocks;
-    RP_TRY(put(output, output->held, err));
+    RP_TRY(put(output, output->buffer, output->held, err));
     output->held = 0;
     return RP_OK;
 }

@@ -101,6 +101,7 @@ static int execute(PyObject *module)
     return PyModule_AddFunctions(module, rp_order_functions) < 0 ||
                    PyModule_AddFunctions(module, rp_mp4_functions) < 0 ||
                    PyModule_AddFunctions(module, rp_sums_functions) < 0 ||
+                   PyModule_AddFunctions(module, rp_parquet_functions) < 0 ||
                    PyModule_AddFunctions(module, rp_nvdec_functions) < 0 ||
                    PyModule_AddFunctions(module, rp_cuda_functions) < 0
                ? -1

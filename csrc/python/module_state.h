@@ -102,6 +102,7 @@ PyObject *rp_sample_rows(const rp_index *index);
 extern PyMethodDef rp_order_functions[];
 extern PyMethodDef rp_mp4_functions[];
 extern PyMethodDef rp_sums_functions[];
+extern PyMethodDef rp_parquet_functions[];
 extern PyMethodDef rp_nvdec_functions[];
 extern PyMethodDef rp_cuda_functions[];
 

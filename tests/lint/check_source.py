@@ -19,6 +19,7 @@ LAW = {
     "base": (None, ()),
     "fetch": (("fetch.h", "http_client.h", "node_cache.h"), ("base",)),
     "demux": (("demux.h", "index_sidecar.h", "mp4_write.h"), ("base",)),
+    "parquet": (("parquet.h",), ("base",)),
     "decode": (("decode.h", "nvdec.h"), ("base", "cuda", "demux/demux.h")),
     "cuda": (("cuda.h", "cuda_video.h", "convert_frame.h"), ("base",)),
     "convert": (("convert.h", "convert_cuda.h"), ("base", "cuda")),
@@ -26,7 +27,7 @@ LAW = {
         ("pool.h", "device.h", "nvdec_probe.h", "plan.h", "feed.h", "sums.h"),
         ("base", "fetch", "demux", "decode", "cuda", "convert"),
     ),
-    "python": ((), ("base", "cuda", "fetch", "demux", "pool")),
+    "python": ((), ("base", "cuda", "fetch", "demux", "parquet", "pool")),
 }
 # <header> that is not the C library's: the files that may include it
 AV_FILES = r"decode/(dec_(av|cuda)\w*\.[ch]|av_compat\.h)"

@@ -1,7 +1,7 @@
 """The first new videos, begun while sources are still judged: the disk would be idle meanwhile.
 
 What is made here counts only once the plan stands and says the same: until then it has neither a
-name nor a record, and after a fault it is removed. At most `_FILES` files, so that a process that
+name nor a record, and after a fault it is removed. At most `FILES` files, so that a process that
 is killed loses no more than one that is killed while it writes.
 """
 
@@ -21,7 +21,7 @@ from .durable import PART, make_below
 if TYPE_CHECKING:
     from .job import Job
 
-_FILES = 2
+FILES = 2
 _STEP = 16  # episodes
 
 
@@ -42,7 +42,7 @@ class HeadStart:
         self._begun: dict[str, tuple[plan.Output, list, Future]] = {}
         self._leased: set[str] = set()  # items whose lease waits for a worker of this process
         self._folders: list[Path] = []  # of the files
-        self._threads = ThreadPoolExecutor(1 + _FILES, thread_name_prefix="rp-head")
+        self._threads = ThreadPoolExecutor(1 + FILES, thread_name_prefix="rp-head")
         self._looked = self._threads.submit(self._look)
 
     def part_of(self, output: plan.Output) -> Path:
@@ -111,19 +111,19 @@ class HeadStart:
         for number, camera in enumerate(job.source.cameras):
             records: list[list] = []
             cuts: list[plan.Output] = []
-            while len(cuts) <= _FILES - len(found) and len(records) < len(job.source):
+            while len(cuts) <= FILES - len(found) and len(records) < len(job.source):
                 for episode in range(len(records), min(len(records) + _STEP, len(job.source))):
                     if self._stopped:
                         return []
                     records.append(job.source.video_record(episode, camera)[1])
                 cuts = plan.video_outputs(job.source, records, number, job.options.video_mb)
             whole = len(records) == len(job.source)
-            for output in (cuts if whole else cuts[:-1])[: _FILES - len(found)]:
+            for output in (cuts if whole else cuts[:-1])[: FILES - len(found)]:
                 span = range(output.first, output.stop)
                 names = [job.source.video_file(e, camera) for e in span]
                 inputs = [[rel, *records[e][:2]] for rel, e in zip(names, span)]
                 found.append((output, inputs, [job.source.locate(rel)[0] for rel in names]))
-            if len(found) == _FILES:
+            if len(found) == FILES:
                 break
         disk = os.statvfs(job.options.target.parent)
         needed = sum(output.size for output, _, _ in found)

@@ -87,14 +87,13 @@ class Job:
         self._outputs: list[plan.Output] = []
         self.head: HeadStart | None = None  # files that are copied before the plan
         self._made: dict[str, dict] = {}  # records of files whose bytes may not be on the disk yet
-        self.keep_bytes = 0  # of judged rows: for who writes them in this process
         self.when_made: Callable[[], Any] = lambda: None  # called when one is made, and when done
 
     @property
     def source(self) -> Source:
         """The dataset to convert, read at first use."""
         if self._source is None:
-            self._source = Source(self.options.root, self.options.name, self.keep_bytes)
+            self._source = Source(self.options.root, self.options.name)
         return self._source
 
     def complete(self) -> bool:

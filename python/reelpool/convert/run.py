@@ -24,11 +24,11 @@ from .. import env, verify
 from ..errors import ReelpoolError, StateError, make_error
 from . import plan
 from .ending import Ending
+from .head_start import FILES
 from .job import Job, Options, Outdated
 
 _POLL_S = 0.1
 _ATTEMPTS = 3  # phases are run again when inputs or outputs turn out to have changed meanwhile
-_KEEP_BYTES = 16 << 20
 _PR_SET_PDEATHSIG = 1
 _LATE = (  # what every conversion loads at some time: before workers are forked
     "reelpool._core",
@@ -84,7 +84,6 @@ def convert(
         progress(phase, done, total)
 
     job = Job(options)
-    job.keep_bytes = 0 if processes else _KEEP_BYTES
     pool = _Pool(job, threads, min(processes, env.granted_cpus()))
     try:
         if job.begin():
@@ -128,7 +127,7 @@ def dry_run(options: Options, threads: int = 1) -> tuple[dict, list[plan.Output]
     from .source import Source, bad_episodes
 
     source = Source(options.root, options.name)
-    _ = source.schema
+    _ = source.schema, source.stats_rows
     with ThreadPoolExecutor(threads) as pool:
         scans = list(pool.map(lambda e: source.scan(e, options.tolerance_s), range(len(source))))
     faults = [(i, text) for i, scan in enumerate(scans) for text in scan.get("faults", ())]
@@ -158,7 +157,10 @@ def _run_phases(job: Job, pool: _Pool, progress: Progress, at_end: bool) -> None
 
 def _run_once(job: Job, pool: _Pool, progress: Progress, at_end: bool) -> None:
     report = _reporter("read", job.scan_sizes(), progress)
-    pool.run(job.scan_steps(), job.scan, report, fewer=job.head is not None)
+    fewer = 0 if job.head is None else FILES
+    with pool.running(job.scan_steps(), job.scan, report, fewer) as under_way:
+        _ = job.source.stats_rows  # the longest of the metadata, judged beside the rest
+        under_way.until(lambda whole: False)
     if job.overtaken():
         return
     job.settle_plan()
@@ -211,29 +213,17 @@ class _Pool:
         self.several = threads > 1 and processes == 0  # threads of this process
         self.most = 0  # workers of a phase so far
 
-    def run(
-        self,
-        items: list[str],
-        step: Callable[[str], None],
-        report: Callable[[set[str]], None],
-        fewer: bool = False,
-    ) -> None:
-        """Return when all items are done. The first error of a worker stops all, and is raised.
-        `fewer`: by one thread less, as others are at work.
-        """
-        with self.running(items, step, report, fewer) as under_way:
-            under_way.until(lambda whole: False)
-
     @contextlib.contextmanager
     def running(
         self,
         items: list[str],
         step: Callable[[str], None],
         report: Callable[[set[str]], None],
-        fewer: bool = False,
+        fewer: int = 0,
     ) -> Iterator[_UnderWay]:
         """Do the items while the body runs, which waits for them as it likes; at its end all are
-        done. Raises what the first failing worker raised.
+        done. Raises what the first failing worker raised. `fewer`: by so many threads less, as
+        others are at work.
         """
         job = self._job
         done = job.folder.done_items()

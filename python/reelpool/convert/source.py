@@ -9,7 +9,6 @@ import functools
 import hashlib
 import importlib
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,9 @@ _META_FILES = (
     STATS_FILE,
 )
 _WHOLE = 8 << 20  # bytes of a table that are read at once
+_BUFFER = 1 << 20  # else, of each column
+_ROWS_AT_ONCE = 256
+_NUMBERS = ("timestamp", "frame_index", "episode_index", "index")
 _SHOWN = 100  # episodes named in one error
 
 
@@ -60,11 +62,8 @@ def read_version(root: Path) -> tuple[int, int]:
 class Source:
     """The dataset to convert. Raises FormatError, NotFoundError, CompatibilityError."""
 
-    def __init__(self, root: Path, name: str, keep: int = 0) -> None:
-        """`keep`: bytes of rows that `scan` may leave in memory for `take_rows`."""
+    def __init__(self, root: Path, name: str) -> None:
         self.name = name
-        self._room, self._kept = keep, dict[int, tuple[str, pa.Table]]()
-        self._lock = threading.Lock()  # over both
         self.files = LocalRoot(root)
         self._paths: dict[str, str] = {}
         self.info = load_info(self.files)
@@ -87,7 +86,6 @@ class Source:
             text = f"total_frames is {self.info.total_frames}, the episodes have {frames}"
             raise make_error(FormatError, f"{INFO_FILE}: {text}", file=INFO_FILE)
         self.tasks = self._tasks()
-        self.stats_rows = self._stats_rows()
 
     def __len__(self) -> int:
         """Episodes."""
@@ -127,8 +125,11 @@ class Source:
             raise make_error(FormatError, text, file=file)
         return sorted(zip(numbers, names))
 
-    def _stats_rows(self) -> list[dict] | None:
-        """Statistics of each episode (v2.1); None for v2.0, which has those of the set only."""
+    @functools.cached_property
+    def stats_rows(self) -> list[dict] | None:
+        """Statistics of each episode (v2.1); None for v2.0, which has those of the set only. Raises
+        FormatError.
+        """
         file = metadata_v21.EPISODE_STATS_FILE
         if self.version == (2, 0) and not self.files.exists(file):
             return None
@@ -211,7 +212,8 @@ class Source:
         """(the episode's table, its bytes, their SHA-256); a small file is read once."""
         path, size = self.locate(self.data_file(episode))
         if size > _WHOLE:
-            return pq.ParquetFile(path, pre_buffer=False), *file_digest(path)
+            file = pq.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER)
+            return file, *file_digest(path)
         with open(path, "rb", buffering=0) as stream:
             data = stream.read()
         file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)  # it is in memory already
@@ -227,20 +229,19 @@ class Source:
             table = self._embedded(table, key)
         return table
 
-    def take_rows(self, episode: int, digest: str) -> pa.Table | None:
-        """The rows that `scan` kept of an episode, as `rows_of` gives them, once; None if it kept
-        none, or those of a file with another SHA-256.
+    def is_whole(self, episode: int) -> bool:
+        """Whether the episode's table holds all of its pictures itself; no may mean yes. Raises
+        OSError and what pyarrow raises.
         """
-        with self._lock:
-            found, table = self._kept.pop(episode, ("", None))
-            self._room += 0 if table is None else table.nbytes
-        return table if found == digest else None
-
-    def _keep_rows(self, episode: int, digest: str, table: pa.Table) -> None:
-        with self._lock:
-            if table.nbytes <= self._room and episode not in self._kept:
-                self._kept[episode] = digest, table
-                self._room -= table.nbytes
+        if not self.images:
+            return True
+        meta = pq.read_metadata(self.locate(self.data_file(episode))[0])
+        groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
+        columns = [g.column(i) for g in groups for i in range(g.num_columns)]
+        held = {f"{key}.bytes" for key in self.images}
+        stored = [c.statistics for c in columns if c.path_in_schema in held]
+        known = len(stored) == len(held) * len(groups) and None not in stored
+        return known and all(s.has_null_count and s.null_count == 0 for s in stored)
 
     def _embedded(self, table: pa.Table, key: str) -> pa.Table:
         """Cells that hold a path only get the bytes of the file below the root."""
@@ -293,22 +294,20 @@ class Source:
             memory = sum(
                 g.column(i).total_uncompressed_size for g in groups for i in range(g.num_columns)
             )
-            if memory <= self._room and not self.images:  # else its numbers alone are read
-                table = self.rows_of(file)
-                stamps = self._check_numbers(table, episode)
-                self._keep_rows(episode, digest, table)
+            if memory <= _WHOLE:
+                stamps = self._check_numbers(file.read(use_threads=False), episode)
             else:
-                stamps = self._check_numbers(file, episode)
+                names = [n for n in _NUMBERS if n in self.schema.names]
+                stamps = self._check_numbers(file.read(columns=names, use_threads=False), episode)
+                for _ in file.iter_batches(_ROWS_AT_ONCE, use_threads=False):
+                    pass  # all of it can be decoded: it may be copied as it is
         except (_Fault, ReelpoolError, pa.ArrowException, OSError) as error:
             faults.append(self._fault(rel, error))
             return [], None
         return [size, digest, memory], stamps
 
-    def _check_numbers(self, rows: pq.ParquetFile | pa.Table, episode: int) -> np.ndarray | None:
-        names = [n for n in ("timestamp", "frame_index", "episode_index", "index")
-                 if n in self.schema.names]  # fmt: skip
-        whole = isinstance(rows, pa.Table)
-        table = rows if whole else rows.read(columns=names, use_threads=False)
+    def _check_numbers(self, table: pa.Table, episode: int) -> np.ndarray | None:
+        names = [n for n in _NUMBERS if n in table.column_names]
         length, first = int(self.columns.length[episode]), int(self.columns.from_index[episode])
         count = np.arange(length)
         wanted = {
