@@ -1,9 +1,9 @@
 /* Parquet files whose row groups go into another file as they are: pages are copied, nothing is
  * decoded, only their places in the footer change. Pure: no I/O; input may be hostile.
  *
- * A file is "PAR1", pages, FileMetaData in Thrift's compact protocol, its length u32 (little-endian)
- * and "PAR1". Known fields: parquet.thrift of format 2.11. What is not known here is not moved: it
- * might hold a place in the file. */
+ * A file is "PAR1", pages, FileMetaData in Thrift's compact protocol, its length u32
+ * (little-endian) and "PAR1". Known fields: parquet.thrift of format 2.11. What is not known here
+ * is not moved: it might hold a place in the file. */
 #ifndef RP_PARQUET_PARQUET_H
 #define RP_PARQUET_PARQUET_H
 
@@ -45,21 +45,21 @@ struct rp_row_group {
 RP_CHECKED rp_status rp_parquet_parse(const uint8_t *tail, size_t len, int64_t size,
                                       struct rp_parquet *out, struct rp_error *err);
 
-/* Describe the one row group of `file` for a file like `model`, where its bytes begin at `at` and it
- * is the row group number `ordinal` from 0. Owner: out->entry is the caller's (rp_buf_unref), *out
- * untouched on failure; the rest is borrowed. Thread: any. Blocks: never. NULL: only err.
- * Errors: RP_E_UNSUPPORTED it must be encoded anew: another schema or program, another number of row
- * groups, encryption, fields not known here; RP_E_FORMAT places outside the pages; RP_E_ARG at or
- * ordinal is negative; RP_E_NOMEM. */
+/* Describe the one row group of `file` for a file like `model`, where its bytes begin at `at` and
+ * it is the row group number `ordinal` from 0. Owner: out->entry is the caller's (rp_buf_unref),
+ * *out untouched on failure; the rest is borrowed. Thread: any. Blocks: never. NULL: only err.
+ * Errors: RP_E_UNSUPPORTED it must be encoded anew: another schema or program, another number of
+ * row groups, encryption, fields not known here; RP_E_FORMAT places outside the pages; RP_E_ARG at
+ * or ordinal is negative; RP_E_NOMEM. */
 RP_CHECKED rp_status rp_parquet_move(const struct rp_parquet *file, const struct rp_parquet *model,
                                      int64_t at, int64_t ordinal, struct rp_row_group *out,
                                      struct rp_error *err);
 
-/* Write the end of a file: the footer of `model` with other row groups, in this order, its length,
- * "PAR1". Owner: *out is the caller's (rp_buf_unref), untouched on failure; entries (n, >= 0) and
- * model are borrowed. Thread: any. Blocks: never. NULL: err, and entries if n is 0.
- * Errors: RP_E_FORMAT an entry that is no RowGroup, rows beyond int64, or a footer of 2^31 bytes and
- * more; RP_E_NOMEM. */
+/* Write the end of a file: the footer of `model` with other row groups, in this order, its
+ * length, "PAR1". Owner: *out is the caller's (rp_buf_unref), untouched on failure; entries (n, >=
+ * 0) and model are borrowed. Thread: any. Blocks: never. NULL: err, and entries if n is 0.
+ * Errors: RP_E_FORMAT an entry that is no RowGroup, rows beyond int64, or a footer of 2^31 bytes
+ * and more; RP_E_NOMEM. */
 RP_CHECKED rp_status rp_parquet_footer(const struct rp_parquet *model,
                                        const struct rp_bytes *entries, size_t n, rp_buf **out,
                                        struct rp_error *err);

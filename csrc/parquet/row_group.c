@@ -89,8 +89,9 @@ static void parse_author(struct rp_thrift_in *in, struct rp_parquet *out)
     out->program = (struct rp_bytes){text, end};
 }
 
-rp_status rp_parquet_parse(const uint8_t *tail, size_t len, int64_t size, struct rp_parquet *out,
-                           struct rp_error *err)
+/* Where in the tail of a file its footer lies. */
+static rp_status find_footer(const uint8_t *tail, size_t len, int64_t size, struct rp_parquet *out,
+                             struct rp_error *err)
 {
     if (len < TRAILER || size < (int64_t)len || size < RP_PARQUET_START + TRAILER ||
         memcmp(tail + len - 4, magic, sizeof(magic)) != 0) {
@@ -100,8 +101,16 @@ rp_status rp_parquet_parse(const uint8_t *tail, size_t len, int64_t size, struct
     if (footer_len > len - TRAILER || (int64_t)footer_len > size - TRAILER - RP_PARQUET_START) {
         RP_FAIL(err, RP_E_FORMAT, "a footer of %zu bytes, there are %zu", footer_len, len);
     }
-    struct rp_parquet got = {.footer = {tail + len - TRAILER - footer_len, footer_len},
-                             .pages_end = size - TRAILER - (int64_t)footer_len};
+    *out = (struct rp_parquet){.footer = {tail + len - TRAILER - footer_len, footer_len},
+                               .pages_end = size - TRAILER - (int64_t)footer_len};
+    return RP_OK;
+}
+
+rp_status rp_parquet_parse(const uint8_t *tail, size_t len, int64_t size, struct rp_parquet *out,
+                           struct rp_error *err)
+{
+    struct rp_parquet got;
+    RP_TRY(find_footer(tail, len, size, &got, err));
     struct rp_thrift_in in = reader(got.footer);
     struct rp_thrift_field field = {0};
     int needed = 3; /* fields that every footer has */
@@ -171,32 +180,9 @@ static bool is_copied(int id)
            id == META_ENCODINGS || id == META_SIZES || id == META_GEO;
 }
 
-static void walk_meta(struct walk *walk)
+/* The chunk's bytes, which begin with its dictionary if it has one. */
+static void add_bytes(struct walk *walk, int64_t data, int64_t dictionary, int64_t len)
 {
-    struct rp_thrift_field field = {0};
-    int64_t data = 0, dictionary = 0, len = 0;
-    int last = 0;
-    while (rp_thrift_next(&walk->in, &field)) {
-        if (field.id == META_DATA_PAGE) {
-            data = move_place(walk, &field, &last);
-        }
-        else if (field.id == META_DICTIONARY) {
-            dictionary = move_place(walk, &field, &last);
-        }
-        else if (field.id == META_COMPRESSED && field.type == RP_THRIFT_I64) {
-            struct rp_thrift_in look = walk->in;
-            len = rp_thrift_number(&look);
-            copy_field(walk, &field, &last);
-        }
-        else if (is_copied(field.id)) {
-            copy_field(walk, &field, &last);
-        }
-        else { /* a Bloom filter lies elsewhere and is left out */
-            walk->unknown = walk->unknown || (field.id != META_BLOOM && field.id != META_BLOOM_LEN);
-            rp_thrift_skip(&walk->in, field.type, false);
-        }
-    }
-    end_struct(walk);
     int64_t first = dictionary > 0 && dictionary < data ? dictionary : data;
     if (first < RP_PARQUET_START || len <= 0 || len > INT64_MAX - first) {
         rp_thrift_refuse(&walk->in);
@@ -204,6 +190,31 @@ static void walk_meta(struct walk *walk)
     }
     walk->first = first < walk->first ? first : walk->first;
     walk->end = first + len > walk->end ? first + len : walk->end;
+}
+
+static void walk_meta(struct walk *walk)
+{
+    struct rp_thrift_field field = {0};
+    int64_t data = 0, dictionary = 0, len = 0;
+    int last = 0;
+    while (rp_thrift_next(&walk->in, &field)) {
+        struct rp_thrift_in look = walk->in;
+        switch (field.id) {
+        case META_DATA_PAGE: data = move_place(walk, &field, &last); continue;
+        case META_DICTIONARY: dictionary = move_place(walk, &field, &last); continue;
+        case META_COMPRESSED:
+            len = field.type == RP_THRIFT_I64 ? rp_thrift_number(&look) : 0;
+            copy_field(walk, &field, &last);
+            continue;
+        case META_BLOOM: /* the filter lies elsewhere and is left out */
+        case META_BLOOM_LEN: rp_thrift_skip(&walk->in, field.type, false); continue;
+        default: break;
+        }
+        walk->unknown = walk->unknown || !is_copied(field.id);
+        copy_field(walk, &field, &last);
+    }
+    end_struct(walk);
+    add_bytes(walk, data, dictionary, len);
 }
 
 static void walk_chunk(struct walk *walk)

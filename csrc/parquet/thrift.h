@@ -1,5 +1,5 @@
-/* Thrift's compact protocol, as far as the footer of a Parquet file needs it: values are passed over
- * or copied as they are, nothing is built of them.
+/* Thrift's compact protocol, as far as the footer of a Parquet file needs it: values are passed
+ * over or copied as they are, nothing is built of them.
  *
  * Both ends remember a failure: a reader that met bad input gives zeros and ends every loop, a
  * writer without memory writes nothing more. The caller looks once, at the end. All functions:

@@ -98,14 +98,14 @@ static int execute(PyObject *module)
         add_type(module, &rp_node_cache_spec, &state->node_cache_type) < 0) {
         return -1;
     }
-    return PyModule_AddFunctions(module, rp_order_functions) < 0 ||
-                   PyModule_AddFunctions(module, rp_mp4_functions) < 0 ||
-                   PyModule_AddFunctions(module, rp_sums_functions) < 0 ||
-                   PyModule_AddFunctions(module, rp_parquet_functions) < 0 ||
-                   PyModule_AddFunctions(module, rp_nvdec_functions) < 0 ||
-                   PyModule_AddFunctions(module, rp_cuda_functions) < 0
-               ? -1
-               : 0;
+    PyMethodDef *functions_of[] = {rp_order_functions,   rp_mp4_functions,   rp_sums_functions,
+                                   rp_parquet_functions, rp_nvdec_functions, rp_cuda_functions};
+    for (size_t i = 0; i < sizeof(functions_of) / sizeof(functions_of[0]); i++) {
+        if (PyModule_AddFunctions(module, functions_of[i]) < 0) {
+            return -1;
+        }
+    }
+    return 0;
 }
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg)

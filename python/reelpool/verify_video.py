@@ -21,7 +21,7 @@ from .verify_mp4 import durations
 from .video import VideoDecoder
 
 SAMPLES_AT_ONCE = 512  # coded pictures per step of level "decode"
-_SPOT_BYTES = 16 << 20  # of pictures that are decoded together
+_SPOT_BYTES = 4 << 20  # of pictures that are decoded together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,27 +130,34 @@ class VideoFile:
 
     def _match(self, choices: Choices, times: dict[int, np.ndarray]) -> None:
         """The picture of each row, as a read finds it."""
-        parts = []
-        for number in [n for n in self.chosen.tolist() if n in times]:
-            wanted = self.start[number] + times[number]
-            place, bad, stored = nearest(self.seconds, wanted, choices.tolerance_s)
-            twice = np.zeros(len(place), bool)
-            if len(self.seconds) > 1:
-                equal = np.flatnonzero(np.diff(self.seconds) == 0)
-                twice = ~bad & (np.isin(place, equal) | np.isin(place, equal + 1))
-            repeated = ~bad & ~twice & (np.diff(place, prepend=-1) == 0)
-            self._report_times(number, wanted, stored, bad)
-            for rows, what in ((twice, "two pictures have the time of a frame"),
-                               (repeated, "two frames show one picture")):  # fmt: skip
-                if rows.any():
-                    first = int(np.flatnonzero(rows)[0])
-                    self.fault("index", f"{what} ({int(rows.sum())} frames)",
+        numbers = [n for n in self.chosen.tolist() if n in times]
+        if not numbers:
+            return
+        lengths = np.array([len(times[n]) for n in numbers])
+        ends = np.cumsum(lengths)
+        episode = np.repeat(numbers, lengths)
+        frame = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
+        wanted = self.start[episode] + np.concatenate([times[n] for n in numbers])
+        place, bad, stored = nearest(self.seconds, wanted, choices.tolerance_s)
+        twice = np.zeros(len(place), bool)
+        if len(self.seconds) > 1:
+            equal = np.flatnonzero(np.diff(self.seconds) == 0)
+            twice = ~bad & (np.isin(place, equal) | np.isin(place, equal + 1))
+        repeated = ~bad & ~twice & (np.diff(place, prepend=-1) == 0) & (frame > 0)
+        faulty = np.flatnonzero(np.bincount(episode[bad | twice | repeated]))
+        for number in faulty.tolist():
+            at = numbers.index(number)
+            rows = slice(ends[at] - lengths[at], ends[at])
+            self._report_times(number, wanted[rows], stored[rows], bad[rows])
+            for wrong, what in ((twice[rows], "two pictures have the time of a frame"),
+                                (repeated[rows], "two frames show one picture")):  # fmt: skip
+                if wrong.any():
+                    first = int(np.flatnonzero(wrong)[0])
+                    self.fault("index", f"{what} ({int(wrong.sum())} frames)",
                                "reading them raises FrameTimestampError, or gives another moment",
                                episode=number, frame=first)  # fmt: skip
-            good = np.flatnonzero(~bad & ~twice)
-            parts.append((self.shown[place[good]], np.full(len(good), number), good))
-        if parts:
-            self.sample, self.episode, self.frame = map(np.concatenate, zip(*parts))
+        good = ~bad & ~twice
+        self.sample, self.episode, self.frame = self.shown[place[good]], episode[good], frame[good]
 
     def _report_times(
         self, number: int, wanted: np.ndarray, stored: np.ndarray, bad: np.ndarray

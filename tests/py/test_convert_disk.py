@@ -221,32 +221,3 @@ def test_a_video_that_came_out_another_way_is_described_anew(tmp_path, reference
     convert(options(root), threads=2)
     assert len(described) == 2
     assert tree(root) == wanted
-
-
-@pytest.mark.parametrize("room, read", [(32 << 20, 6), (0, 12), (2000, range(7, 12))])
-def test_rows_that_were_judged_are_not_read_again(tmp_path, reference, monkeypatch, room, read):
-    """As long as they fit: then their files are, and must be what was judged."""
-    source, wanted = reference
-    root = shutil.copytree(source, tmp_path / "arm")
-    opened, real = [], Source.open_table
-
-    def open_table(self, episode):
-        opened.append(episode)
-        return real(self, episode)
-
-    monkeypatch.setattr(Source, "open_table", open_table)
-    monkeypatch.setattr(run, "_KEEP_BYTES", room)
-    convert(options(root), threads=2)
-    assert len(opened) in ([read] if isinstance(read, int) else read)
-    assert tree(root) == wanted
-
-
-def test_rows_of_another_version_are_not_taken(reference):
-    source = Source(reference[0], "arm", keep=1 << 20)
-    found = source.scan(0, 1e-4)
-    assert source.take_rows(0, "another") is None
-    assert source.take_rows(0, found["data"][1]) is None  # they are gone, and their room is free
-    again = source.scan(0, 1e-4)
-    assert again == found
-    table = source.take_rows(0, found["data"][1])
-    assert table.equals(source.rows_of(source.open_table(0)[0]))

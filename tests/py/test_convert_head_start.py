@@ -28,7 +28,7 @@ def begun_fixture(monkeypatch):
             return real_fill(self, output, part, *inputs)
         finally:
             made.append((output.item, bool(self.outputs())))
-            if len(made) == head_start._FILES:
+            if len(made) == head_start.FILES:
                 twice.set()
 
     def scan(self, *arguments):

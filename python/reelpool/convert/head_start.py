@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 FILES = 2
 _STEP = 16  # episodes
+_PATIENCE_S = 0.05
 
 
 def make_built(folder: Path) -> None:
@@ -44,6 +45,12 @@ class HeadStart:
         self._folders: list[Path] = []  # of the files
         self._threads = ThreadPoolExecutor(1 + FILES, thread_name_prefix="rp-head")
         self._looked = self._threads.submit(self._look)
+
+    def let_begin(self) -> None:
+        """Wait until the files are found, but not for long: other threads of Python would slow down
+        what takes milliseconds alone.
+        """
+        wait([self._looked], _PATIENCE_S)
 
     def part_of(self, output: plan.Output) -> Path:
         """Where this process writes a new file."""

@@ -157,6 +157,8 @@ def _run_phases(job: Job, pool: _Pool, progress: Progress, at_end: bool) -> None
 
 def _run_once(job: Job, pool: _Pool, progress: Progress, at_end: bool) -> None:
     report = _reporter("read", job.scan_sizes(), progress)
+    if job.head is not None:
+        job.head.let_begin()
     fewer = 0 if job.head is None else FILES
     with pool.running(job.scan_steps(), job.scan, report, fewer) as under_way:
         _ = job.source.stats_rows  # the longest of the metadata, judged beside the rest

@@ -240,8 +240,10 @@ class Source:
         columns = [g.column(i) for g in groups for i in range(g.num_columns)]
         held = {f"{key}.bytes" for key in self.images}
         stored = [c.statistics for c in columns if c.path_in_schema in held]
-        known = len(stored) == len(held) * len(groups) and None not in stored
-        return known and all(s.has_null_count and s.null_count == 0 for s in stored)
+        known = len(stored) == len(held) * len(groups)
+        return known and all(
+            s is not None and s.has_null_count and s.null_count == 0 for s in stored
+        )
 
     def _embedded(self, table: pa.Table, key: str) -> pa.Table:
         """Cells that hold a path only get the bytes of the file below the root."""
