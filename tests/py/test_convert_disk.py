@@ -8,11 +8,10 @@ import threading
 import pytest
 from convert_sets import options, reference_fixture, tree  # noqa: F401
 from reelpool import verify
-from reelpool.convert import durable, job, run, work
+from reelpool.convert import durable, job, work
 from reelpool.convert.ending import Ending
 from reelpool.convert.job import Job
 from reelpool.convert.run import convert, dry_run
-from reelpool.convert.source import Source
 from reelpool.errors import StorageError
 
 
