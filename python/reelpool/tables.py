@@ -241,14 +241,14 @@ def _ranges(rows: np.ndarray, lengths: np.ndarray) -> list[tuple[int, int]]:
 class _Reader:
     """Collects the columns, file after file."""
 
-    def __init__(self, meta: LeRobotDatasetMetadata, rows: int) -> None:
+    def __init__(self, meta: LeRobotDatasetMetadata, rows: int, all_columns: bool = True) -> None:
         self.meta = meta
         self.rows = rows
         self.specs: dict[str, _Spec] = {}
         self.cells: dict[str, str] = {}
         self.images: dict[str, ImageColumn] = {}
         cache = RowGroupCache(min(1 << 30, env.granted_memory() // 8))
-        for key, feature in meta.features.items():
+        for key, feature in meta.features.items() if all_columns else ():
             dtype = (
                 "language"
                 if key in ("language_persistent", "language_events")
@@ -291,7 +291,7 @@ class _Reader:
                     if names.count(key) != 1:
                         state = "there twice" if key in names else "declared but missing"
                         raise make_error(FormatError, f"{rel}: column {key!r} is {state}", file=rel)
-                self.dropped.update(set(names) - set(wanted) - set(self.images))
+                self.dropped.update(set(names) - set(wanted) - {*self.images, *self.meta.features})
                 if file.metadata.num_rows != held:
                     what = f"{rel} has {file.metadata.num_rows} rows, its episodes have {held}"
                     raise make_error(FormatError, what, file=rel)
@@ -337,9 +337,13 @@ def _check_order(
         raise make_error(FormatError, what, file=rel, episode=number, dataset=reader.meta.repo_id)
 
 
-def load_table(meta: LeRobotDatasetMetadata, episodes: Sequence[int] | None = None) -> Table:
+def load_table(
+    meta: LeRobotDatasetMetadata,
+    episodes: Sequence[int] | None = None,
+    all_columns: bool = True,
+) -> Table:
     """The data rows of `episodes` (ascending, in range; None: all), read from the Parquet files
-    they lie in.
+    they lie in; else only the numbers that every dataset has (`REQUIRED`).
 
     Only the row groups needed are decoded; the memory is about one copy of the selected rows.
     Undeclared columns are dropped with one INFO line. Raises FormatError naming file and column for
@@ -354,7 +358,7 @@ def load_table(meta: LeRobotDatasetMetadata, episodes: Sequence[int] | None = No
     if len(chosen) and (chosen[0] < 0 or chosen[-1] >= total or (np.diff(chosen) <= 0).any()):
         raise ValueError("episodes must be ascending, without repeats, and in range")
     lengths = columns.length[chosen]
-    reader = _Reader(meta, int(lengths.sum()))
+    reader = _Reader(meta, int(lengths.sum()), all_columns)
 
     # A file holds its episodes one after the other in the order of their frames.
     order = np.lexsort((columns.from_index, columns.data_file_id))

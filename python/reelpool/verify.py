@@ -234,7 +234,9 @@ class Check:
             _bring(meta, self._episodes, report.level)
             report.root, report.version = str(meta.root), str(meta.info.codebase_version)
             self._chosen = _chosen(meta, self._episodes)
-            self._times = verify_meta.check_meta(meta, self._chosen, report.level, report)
+            self._times = verify_meta.check_meta(
+                meta, self._chosen, report.level, report, self._choices.spot
+            )
             verify_meta.check_rate(meta, self._times, self._choices.tolerance_s, report)
             self._meta = meta
         report.seconds += time.monotonic() - began
@@ -288,7 +290,8 @@ def check(
     threads (None: the CPUs granted). `sums`: compare all bytes with the check sums that are there;
     `write_sums`: and write those of files without any and without fault: reads are compared with
     them from then on, so this vouches that the files are good now. `spot`: decode the first and
-    last picture of only so many episodes of each camera, spread evenly, and of each file.
+    last picture of only so many episodes of each camera, spread evenly, and of each file, and read
+    all columns of those episodes; of the others row numbers, times and tasks.
     `progress(total)` gives an object with the methods of `Progress`.
 
     Raises what says that there is nothing to check: NotFoundError (no dataset), CompatibilityError

@@ -59,8 +59,12 @@ def _episode_numbers(files: LocalRoot) -> tuple[np.ndarray, str]:
     return np.sort(np.array([n for n in numbers if type(n) is int], np.int64)), source
 
 
-def check_meta(meta: Any, chosen: np.ndarray, level: str, report: Report) -> dict[int, np.ndarray]:
-    """Check metadata and tables; {episode: float64 seconds of its rows} where they are readable."""
+def check_meta(
+    meta: Any, chosen: np.ndarray, level: str, report: Report, spot: int | None = None
+) -> dict[int, np.ndarray]:
+    """Check metadata and tables; {episode: float64 seconds of its rows} where they are readable.
+    `spot`: all columns of so many episodes only, row numbers, times and tasks of the others.
+    """
     _check_tasks(meta, chosen, report)
     _check_stats(meta, report)
     _check_ranges(meta, chosen, report)
@@ -69,10 +73,17 @@ def check_meta(meta: Any, chosen: np.ndarray, level: str, report: Report) -> dic
     report.episodes = len(chosen)
     times: dict[int, np.ndarray] = {}
     columns = meta._columns
-    for part in _parts(meta, chosen):
-        present = part[~np.isin(columns.data_file_id[part], list(missing))]
-        _check_rows(meta, present, level, report, times)
-    return times
+    whole = np.ones(len(chosen), bool) if spot is None else np.isin(chosen, spots(meta, spot))
+    for some, all_columns in ((chosen[~whole], False), (chosen[whole], True)):
+        for part in _parts(meta, some):
+            present = part[~np.isin(columns.data_file_id[part], list(missing))]
+            _check_rows(meta, present, level, report, times, all_columns)
+    return dict(sorted(times.items()))
+
+
+def spots(meta: Any, count: int) -> np.ndarray:
+    """Numbers of `count` episodes, spread evenly."""
+    return np.linspace(0, meta.total_episodes - 1, count).round()
 
 
 def check_rate(meta: Any, times: dict[int, np.ndarray], tolerance_s: float, report: Report) -> None:
@@ -280,13 +291,18 @@ def span(numbers: np.ndarray) -> str:
 
 
 def _check_rows(
-    meta: Any, part: np.ndarray, level: str, report: Report, times: dict[int, np.ndarray]
+    meta: Any,
+    part: np.ndarray,
+    level: str,
+    report: Report,
+    times: dict[int, np.ndarray],
+    all_columns: bool,
 ) -> None:
     """The tables of some episodes; a failing part is halved until one file is left."""
     if not len(part):
         return
     try:
-        table = load_table(meta, part)
+        table = load_table(meta, part, all_columns)
     except ReelpoolError as error:
         ids = meta._columns.data_file_id[part]
         cuts = np.flatnonzero(np.diff(ids)) + 1
@@ -297,8 +313,8 @@ def _check_rows(
             )  # fmt: skip
             return
         cut = int(cuts[len(cuts) // 2])
-        _check_rows(meta, part[:cut], level, report, times)
-        _check_rows(meta, part[cut:], level, report, times)
+        _check_rows(meta, part[:cut], level, report, times, all_columns)
+        _check_rows(meta, part[cut:], level, report, times, all_columns)
         return
     report.frames += len(table)
     seconds = table.timestamp.astype(np.float64)

@@ -16,7 +16,7 @@ from . import sums
 from .engine import load_core, picture_size
 from .errors import FormatError, ReelpoolError, StorageError
 from .verify import Fault, Report, collecting, fault_of
-from .verify_meta import span
+from .verify_meta import span, spots
 from .verify_mp4 import durations
 from .video import VideoDecoder
 
@@ -178,9 +178,7 @@ class VideoFile:
         begins, ends = edges[:-1], edges[1:] - 1
         if count is None:
             return {*begins.tolist(), *ends.tolist()}
-        taken = np.isin(
-            self.episode[begins], np.linspace(0, self.meta.total_episodes - 1, count).round()
-        )
+        taken = np.isin(self.episode[begins], spots(self.meta, count))
         return {0, len(self.sample) - 1, *begins[taken].tolist(), *ends[taken].tolist()}
 
     def check_ends(self, spot: int | None, threads: int) -> None:

@@ -489,7 +489,9 @@ def test_rows_are_held_in_parts(demo, monkeypatch):
     edit_table(demo / DATA, task_index=lambda v: [7 if i == bad else x for i, x in enumerate(v)])
     real, held = verify_meta.load_table, []
     monkeypatch.setattr(
-        verify_meta, "load_table", lambda meta, part: held.append(len(part)) or real(meta, part)
+        verify_meta,
+        "load_table",
+        lambda meta, part, *more: held.append(len(part)) or real(meta, part, *more),
     )
     whole = verify.check(demo, "meta").to_dict()
     monkeypatch.setattr(verify_meta, "BYTES_AT_ONCE", 1000)
