@@ -34,7 +34,6 @@ _META_FILES = (
 )
 _WHOLE = 8 << 20  # bytes of a table that are read at once
 _BUFFER = 1 << 20  # else, of each column
-_ROWS_AT_ONCE = 256
 _NUMBERS = ("timestamp", "frame_index", "episode_index", "index")
 _SHOWN = 100  # episodes named in one error
 
@@ -301,7 +300,7 @@ class Source:
             else:
                 names = [n for n in _NUMBERS if n in self.schema.names]
                 stamps = self._check_numbers(file.read(columns=names, use_threads=False), episode)
-                for _ in file.iter_batches(_ROWS_AT_ONCE, use_threads=False):
+                for _ in file.iter_batches(1 + length * _WHOLE // memory, use_threads=False):
                     pass  # all of it can be decoded: it may be copied as it is
         except (_Fault, ReelpoolError, pa.ArrowException, OSError) as error:
             faults.append(self._fault(rel, error))
