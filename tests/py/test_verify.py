@@ -488,11 +488,8 @@ def test_rows_are_held_in_parts(demo, monkeypatch):
     bad = STARTS[2] + 3
     edit_table(demo / DATA, task_index=lambda v: [7 if i == bad else x for i, x in enumerate(v)])
     real, held = verify_meta.load_table, []
-    monkeypatch.setattr(
-        verify_meta,
-        "load_table",
-        lambda meta, part, *more: held.append(len(part)) or real(meta, part, *more),
-    )
+    load = lambda meta, part, *more: held.append(len(part)) or real(meta, part, *more)  # noqa: E731
+    monkeypatch.setattr(verify_meta, "load_table", load)
     whole = verify.check(demo, "meta").to_dict()
     monkeypatch.setattr(verify_meta, "BYTES_AT_ONCE", 1000)
     parts = verify.check(demo, "meta").to_dict()
