@@ -22,7 +22,7 @@ from .data_files import write_data
 from .durable import PART, make_below, name_early, publish, storing, sync
 from .head_start import HeadStart
 from .source import Source, bad_episodes, check_sizes, read_version
-from .work import LIFE_S, WorkFolder
+from .work import LIFE_S, WorkFolder, refuse_object_storage
 
 if TYPE_CHECKING:
     from .ending import Ending
@@ -147,6 +147,7 @@ class Job:
                 f"{options.built} exists, and its plan is not in {options.work}\n  Remove it first"
             )
             raise make_error(StateError, text, file=str(options.built))
+        refuse_object_storage(options.target.parent)
         self.folder.prepare()
         wanted = {
             "format": 1,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import errno
 import functools
 import importlib
 import multiprocessing
@@ -21,13 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from .. import env, verify
-from ..errors import ReelpoolError, StateError, make_error
+from ..errors import NotFoundError, ReelpoolError, StateError, make_error
 from . import plan
 from .ending import Ending
 from .head_start import FILES
 from .job import Job, Options, Outdated
 
 _POLL_S = 0.1
+_STALE_S = 65.0  # names that another host has changed are seen by then: NFS's acdirmax is 60 s
 _ATTEMPTS = 3  # phases are run again when inputs or outputs turn out to have changed meanwhile
 _PR_SET_PDEATHSIG = 1
 _LATE = (  # what every conversion loads at some time: before workers are forked
@@ -149,10 +151,25 @@ def _run_phases(job: Job, pool: _Pool, progress: Progress, at_end: bool) -> None
             if attempt == _ATTEMPTS - 1:
                 text = f"{job.options.work}: {error} keeps changing; is the source being written?"
                 raise make_error(StateError, text, dataset=job.options.name) from error
-        except (ReelpoolError, OSError):
-            if not job.overtaken():
+        except (ReelpoolError, OSError) as error:
+            if not _overtaken(job, error):
                 raise
             return
+
+
+def _overtaken(job: Job, error: Exception) -> bool:
+    """Whether another process has put the dataset in place, which explains the error. Network file
+    systems show that late: where another command was seen at work and a file has gone, blocks for
+    `_STALE_S` at most.
+    """
+    codes = {getattr(error, name, None) for name in ("errno", "status")}
+    gone = isinstance(error, NotFoundError) or bool(codes & {errno.ENOENT, errno.ESTALE})
+    deadline = time.monotonic() + (_STALE_S if gone and job.folder.met_others else 0)
+    while not job.overtaken():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
 
 
 def _run_once(job: Job, pool: _Pool, progress: Progress, at_end: bool) -> None:
@@ -328,6 +345,7 @@ class _Processes:
         self, job: Job, items: list[str], step: Callable, count: int, threads: int
     ) -> None:
         context = multiprocessing.get_context("fork")
+        self._job = job
         self._errors: list[BaseException] = []
         self._workers: list[tuple[Any, Any]] = []
         for _ in range(count):
@@ -357,7 +375,9 @@ class _Processes:
     def _collect(self, process: Any, connection: Any) -> None:
         with contextlib.suppress(EOFError, OSError):
             if not connection.closed and connection.poll():
-                self._errors.append(connection.recv())
+                error, met_others = connection.recv()
+                self._errors.append(error)
+                self._job.folder.met_others |= met_others
             connection.close()
         if process.exitcode and not self._errors:
             text = f"a worker process ended with status {process.exitcode}"
@@ -395,6 +415,6 @@ def _process_main(
             workers.stop()
             workers.raise_first()
     except Exception as error:
-        connection.send(error)
+        connection.send((error, job.folder.met_others))
     finally:
         connection.close()

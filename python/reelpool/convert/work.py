@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import socket
 import threading
 import uuid
@@ -21,6 +22,10 @@ from ..errors import StorageError, make_error
 from .durable import PART, publish, read_json, storing, sync, write_json
 
 LIFE_S = 60.0
+_MOUNTS = "/proc/self/mountinfo"
+_OBJECT_STORAGE = re.compile(  # FUSE's names of what shows a bucket as folders
+    r"fuse\.(s3fs|goofys|geesefs|gcsfuse|rclone|mount(point)?-s3|blobfuse2?|ossfs2?|cosfs|obsfs)"
+)
 _YOUNG_S = 5.0  # a lease without text: its maker died between two system calls
 
 
@@ -53,6 +58,8 @@ class WorkFolder:
         self.path = path
         self.state = path / "state"
         self.life_s = life_s
+        self._family = uuid.uuid4().hex[:12]  # processes of one command
+        self.met_others = False  # another command was seen at work
         self.reopen()
 
     def reopen(self) -> None:
@@ -66,6 +73,7 @@ class WorkFolder:
 
     def prepare(self) -> None:
         """Make the folder and see that it can be shared. Raises StorageError."""
+        refuse_object_storage(self.path)
         with storing(self.state):
             self.state.mkdir(parents=True, exist_ok=True)
         probe_folder(self.state, self.token)
@@ -118,11 +126,17 @@ class WorkFolder:
             if not self._create(lease):
                 void = self._void(lease)
                 if void is None or not self._remove(lease, void) or not self._create(lease):
+                    self._meet(lease)
                     return False  # it lives, or another one was faster
         if self.is_done(item):  # done and released between the two looks
             self.release(item)
             return False
         return True
+
+    def _meet(self, lease: Path) -> None:
+        with contextlib.suppress(OSError, ValueError):  # it was just given back
+            found = json.loads(lease.read_bytes()).get("family", self._family)
+            self.met_others = self.met_others or found != self._family
 
     def holds(self, item: str) -> bool:
         """Whether a thread of this process has the lease, as far as it knows."""
@@ -134,10 +148,15 @@ class WorkFolder:
             handle = os.open(lease, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
         except FileExistsError:
             return False
+        except PermissionError:
+            if os.path.lexists(lease):  # what sshfs says of a file that another host has made
+                return False
+            raise
         try:
             pid = os.getpid()
             owner = {"machine": _machine(), "pid": pid, "started": _started(pid)}
-            os.write(handle, json.dumps(owner | {"token": self.token}).encode())
+            owner |= {"token": self.token, "family": self._family}
+            os.write(handle, json.dumps(owner).encode())
         except OSError:  # a full disk: without its text it would be in the way for a while
             lease.unlink(missing_ok=True)
             raise
@@ -253,6 +272,29 @@ class WorkFolder:
                     with storing(path):
                         sync(path)
                 self._secured = True
+
+
+def _file_system(path: Path) -> str:
+    """The kernel's name of the file system that holds a path; "" where there is no /proc."""
+    real, best, kind = os.path.realpath(path), "", ""
+    for line in _read(_MOUNTS).splitlines():
+        place, _, rest = line.partition(" - ")
+        point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), place.split()[4])
+        below = real == point or real.startswith(point.rstrip("/") + "/")
+        if below and len(point) >= len(best):  # the last one lies above others of the same place
+            best, kind = point, rest.split()[0]
+    return kind
+
+
+def refuse_object_storage(folder: Path) -> None:
+    """Refuse a mounted bucket: renaming a folder copies each file of it, and a file that one host
+    makes exclusively another host makes, too. No probe on one host shows that. Raises StorageError.
+    """
+    kind = _file_system(folder)
+    if _OBJECT_STORAGE.fullmatch(kind):
+        text = f"{folder} is object storage ({kind}): folders cannot be exchanged there at once"
+        advice = "Convert on a disk (--out-dir, --work-dir), then copy the new dataset"
+        raise make_error(StorageError, f"{text}\n  {advice}", file=str(folder))
 
 
 def probe_folder(folder: Path, token: str) -> None:
