@@ -50,7 +50,7 @@ RP_CHECKED rp_status rp_parquet_parse(const uint8_t *tail, size_t len, int64_t s
  * *out untouched on failure; the rest is borrowed. Thread: any. Blocks: never. NULL: only err.
  * Errors: RP_E_UNSUPPORTED it must be encoded anew: another schema or program, another number of
  * row groups, encryption, fields not known here; RP_E_FORMAT places outside the pages; RP_E_ARG at
- * or ordinal is negative; RP_E_NOMEM. */
+ * is before RP_PARQUET_START or ordinal is negative; RP_E_NOMEM. */
 RP_CHECKED rp_status rp_parquet_move(const struct rp_parquet *file, const struct rp_parquet *model,
                                      int64_t at, int64_t ordinal, struct rp_row_group *out,
                                      struct rp_error *err);

@@ -43,6 +43,7 @@ struct walk {
     struct rp_thrift_out *out; /* NULL: only look */
     int64_t shift;             /* from a place in the old file to that in the new one */
     int64_t first, end;        /* bytes of the column chunks seen */
+    int64_t low, high;         /* places seen */
     int64_t rows;
     bool unknown; /* something that is not known here */
 };
@@ -59,29 +60,27 @@ static struct rp_bytes value_of(const struct rp_thrift_in *in, const struct rp_t
 
 /* ---- the footer of a file ---- */
 
-/* The value of field FILE_GROUPS, at which `in` stands. */
-static void parse_groups(struct rp_thrift_in *in, struct rp_parquet *out)
+/* The value of field FILE_GROUPS, which can be passed over. */
+static void parse_groups(struct rp_thrift_in *in, struct rp_thrift_in value, struct rp_parquet *out)
 {
     enum rp_thrift_type element;
-    out->groups = (int64_t)rp_thrift_list(in, &element);
+    out->groups = (int64_t)rp_thrift_list(&value, &element);
     if (out->groups > 0 && element != RP_THRIFT_STRUCT) {
         rp_thrift_refuse(in);
     }
-    for (int64_t i = 0; i < out->groups && !in->bad; i++) {
-        const uint8_t *first = in->at;
-        rp_thrift_skip(in, RP_THRIFT_STRUCT, true);
-        if (i == 0) {
-            out->group = (struct rp_bytes){first, (size_t)(in->at - first)};
-        }
+    else if (out->groups > 0) {
+        const uint8_t *first = value.at;
+        rp_thrift_skip(&value, RP_THRIFT_STRUCT, true);
+        out->group = (struct rp_bytes){first, (size_t)(value.at - first)};
     }
 }
 
 /* The value of field FILE_AUTHOR: "name version 1.2.3 (build x)" up to the version. */
-static void parse_author(struct rp_thrift_in *in, struct rp_parquet *out)
+static void parse_author(struct rp_thrift_in value, struct rp_parquet *out)
 {
     static const char version[] = " version ";
     size_t len, end = 0;
-    const uint8_t *text = rp_thrift_binary(in, &len);
+    const uint8_t *text = rp_thrift_binary(&value, &len);
     while (end < len && (len - end < sizeof(version) - 1 ||
                          memcmp(text + end, version, sizeof(version) - 1) != 0)) {
         end++;
@@ -114,23 +113,27 @@ rp_status rp_parquet_parse(const uint8_t *tail, size_t len, int64_t size, struct
     struct rp_thrift_in in = reader(got.footer);
     struct rp_thrift_field field = {0};
     int needed = 3; /* fields that every footer has */
+    bool sealed = false;
     while (rp_thrift_next(&in, &field)) {
+        struct rp_thrift_in value = in;
+        rp_thrift_skip(&in, field.type, false);
         needed -= field.id == FILE_SCHEMA || field.id == FILE_ROWS || field.id == FILE_GROUPS;
-        if (field.id == FILE_GROUPS && field.type == RP_THRIFT_LIST) {
-            parse_groups(&in, &got);
-        }
-        else if (field.id == FILE_AUTHOR && field.type == RP_THRIFT_BINARY) {
-            parse_author(&in, &got);
-        }
-        else {
-            rp_thrift_skip(&in, field.type, false);
+        sealed = sealed || field.id >= FILE_ENCRYPTION;
+        if (in.bad) {
+            break;
         }
         if (field.id == FILE_SCHEMA) {
             got.schema = value_of(&in, &field);
         }
-        if (field.id >= FILE_ENCRYPTION) {
-            got.program.len = 0; /* its pages may be encrypted */
+        else if (field.id == FILE_GROUPS && field.type == RP_THRIFT_LIST) {
+            parse_groups(&in, value, &got);
         }
+        else if (field.id == FILE_AUTHOR && field.type == RP_THRIFT_BINARY) {
+            parse_author(value, &got);
+        }
+    }
+    if (sealed) {
+        got.program.len = 0; /* its pages may be encrypted */
     }
     if (in.bad || in.at != in.end || needed != 0) {
         RP_FAIL(err, RP_E_FORMAT, "the footer of a Parquet file is damaged");
@@ -159,8 +162,11 @@ static int64_t move_place(struct walk *walk, const struct rp_thrift_field *field
         rp_thrift_refuse(&walk->in);
         return 0;
     }
-    if (walk->out !=
-        NULL) { /* places were seen to lie within the pages, which fit at the new one */
+    if (place > 0) {
+        walk->low = place < walk->low ? place : walk->low;
+        walk->high = place > walk->high ? place : walk->high;
+    }
+    if (walk->out != NULL) { /* what was looked at fits at the new place */
         rp_thrift_put_field(walk->out, field->type, field->id, last);
         rp_thrift_put_number(walk->out, place == 0 ? 0 : place + walk->shift);
     }
@@ -264,8 +270,8 @@ static void walk_group(struct walk *walk, int64_t ordinal)
 {
     struct rp_thrift_field field = {0};
     int last = 0;
-    walk->first = INT64_MAX;
-    walk->end = 0;
+    walk->first = walk->low = INT64_MAX;
+    walk->end = walk->high = 0;
     while (rp_thrift_next(&walk->in, &field)) {
         struct rp_thrift_in look = walk->in;
         switch (field.id) {
@@ -313,10 +319,19 @@ static rp_status hand_over(struct rp_thrift_out *from, rp_buf **out, struct rp_e
     return status;
 }
 
+/* Whether all places of a row group that was looked at lie within its own bytes, these within the
+ * file, and there is room for them at `at`. */
+static bool fits(const struct walk *look, const struct rp_parquet *file, int64_t at)
+{
+    return !look->in.bad && look->first < look->end && look->low >= look->first &&
+           look->high <= look->end && look->end <= file->pages_end && look->rows >= 0 &&
+           at <= INT64_MAX - look->end;
+}
+
 rp_status rp_parquet_move(const struct rp_parquet *file, const struct rp_parquet *model, int64_t at,
                           int64_t ordinal, struct rp_row_group *out, struct rp_error *err)
 {
-    if (at < 0 || ordinal < 0) {
+    if (at < RP_PARQUET_START || ordinal < 0) {
         RP_FAIL(err, RP_E_ARG, "row group %lld at byte %lld", (long long)ordinal, (long long)at);
     }
     if (file->groups != 1) {
@@ -326,13 +341,12 @@ rp_status rp_parquet_move(const struct rp_parquet *file, const struct rp_parquet
         !equal(file->schema, model->schema)) {
         RP_FAIL(err, RP_E_UNSUPPORTED, "another schema, or written by another program");
     }
-    struct walk look = {.in = reader(file->group)};
+    struct walk look = {.in = reader(file->group), .rows = -1};
     walk_group(&look, ordinal);
-    if (look.unknown) {
+    if (look.unknown && !look.in.bad) {
         RP_FAIL(err, RP_E_UNSUPPORTED, "a row group with fields that are not known");
     }
-    if (look.in.bad || look.first >= look.end || look.end > file->pages_end || look.rows < 0 ||
-        at > INT64_MAX - look.end) {
+    if (!fits(&look, file, at)) {
         RP_FAIL(err, RP_E_FORMAT, "a row group whose pages lie outside the file");
     }
     struct rp_thrift_out entry = {0};
