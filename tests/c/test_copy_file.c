@@ -345,7 +345,8 @@ RP_TEST(any_block_may_fail_or_need_the_page_cache)
         bool onward, fails;
     } ways[] = {{RP_FAULT_WRITE_FULL, false, false},   {RP_FAULT_WRITE_FULL, true, true},
                 {RP_FAULT_WRITE_UNABLE, false, false}, {RP_FAULT_WRITE_UNABLE, true, false},
-                {RP_FAULT_WRITE_SHORT, false, false},  {RP_FAULT_WRITE_EINTR, false, false}};
+                {RP_FAULT_WRITE_SHORT, false, false},  {RP_FAULT_WRITE_SHORT, true, false},
+                {RP_FAULT_WRITE_EINTR, false, false}};
     for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
         struct rp_fault fault = {
             .calls = RP_FAULT_WRITE, .write = ways[i].write, .onward = ways[i].onward};
