@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from ..errors import FormatError, make_error
 from .copies import changed
+from .durable import file_digest
 from .source import Source, numbers
 
 _START = 4  # bytes of a Parquet file before its first page
@@ -59,9 +60,13 @@ def _rows(source: Source, episode: int, rel: str, digest: str, schema: pa.Schema
         if found != digest:
             raise changed(rel)
         return source.rows_of(file).replace_schema_metadata(schema.metadata)
-    except pa.ArrowException as error:
-        text = f"{rel}: {error}"
-        raise make_error(FormatError, text, file=rel, episode=episode) from error
+    except (pa.ArrowException, OSError) as error:  # the latter from pyarrow, too
+        if file_digest(source.locate(rel)[0])[1] != digest:
+            raise changed(rel) from error
+        if isinstance(error, pa.ArrowException):
+            text = f"{rel}: {error}"
+            raise make_error(FormatError, text, file=rel, episode=episode) from error
+        raise
 
 
 def _encoded(schema: pa.Schema, table: pa.Table | None = None) -> memoryview:
@@ -75,10 +80,12 @@ def _encoded(schema: pa.Schema, table: pa.Table | None = None) -> memoryview:
 
 
 def _tail(handle: int, size: int) -> bytes:
-    """The end of a Parquet file of `size` bytes, with its whole footer if it has one."""
+    """The end of a Parquet file of `size` bytes, with its whole footer if it has one of those."""
     tail = os.pread(handle, _TAIL, max(0, size - _TAIL))
     wanted = int.from_bytes(tail[-8:-4], "little") + 8
-    return tail if wanted <= len(tail) else os.pread(handle, wanted, max(0, size - wanted))
+    if len(tail) < wanted <= size:
+        tail = os.pread(handle, wanted, size - wanted)
+    return tail
 
 
 def _copy(stream: BinaryIO, out: BinaryIO, first: int, end: int, block: memoryview) -> str:

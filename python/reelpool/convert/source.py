@@ -229,12 +229,15 @@ class Source:
         return table
 
     def is_whole(self, episode: int) -> bool:
-        """Whether the episode's table holds all of its pictures itself; no may mean yes. Raises
-        OSError and what pyarrow raises.
+        """Whether the episode's table holds all of its pictures itself; no may mean yes, or that
+        it cannot be read: `rows_of` says why then. Raises as `resolve`.
         """
         if not self.images:
             return True
-        meta = pq.read_metadata(self.locate(self.data_file(episode))[0])
+        try:
+            meta = pq.read_metadata(self.locate(self.data_file(episode))[0])
+        except (pa.ArrowException, OSError):
+            return False
         groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
         columns = [g.column(i) for g in groups for i in range(g.num_columns)]
         held = {f"{key}.bytes" for key in self.images}
