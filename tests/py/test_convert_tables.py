@@ -367,6 +367,11 @@ def no_footer(path):
     path.write_bytes(b"x" * path.stat().st_size)
 
 
+def broken_footer(path):
+    data = path.read_bytes()
+    path.write_bytes(data[:-300] + b"\xff" * 292 + data[-8:])
+
+
 def an_endless_footer(path):
     path.write_bytes(path.read_bytes()[:-8] + b"\xff\xff\xff\xffPAR1")
 
@@ -375,10 +380,12 @@ def another_table(path):
     rewrite(path.parents[2], 1, lambda t: t, compression="none")
 
 
+CHANGES = [flipped, cut, longer, emptied, no_footer, broken_footer, an_endless_footer]
+CHANGES += [another_table]
+
+
 @pytest.mark.parametrize("images", [False, True])
-@pytest.mark.parametrize(
-    "change", [flipped, cut, longer, emptied, no_footer, an_endless_footer, another_table]
-)
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_source_that_changes_after_the_plan(tmp_path, monkeypatch, change, images):
     root = write_clips(tmp_path / "arm", {}, images=images)
     real = job.write_data
