@@ -6,6 +6,7 @@ import random
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,7 @@ from reelpool.engine import load_core
 from test_sums import damage
 from written_datasets import NUMBERS, edit_info, rows, write_jsonl, write_v2, write_v30
 
-sys.path.insert(0, str(DEMO.parents[2] / "tests/data"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "data"))
 import make_damaged
 
 EPISODES = "meta/episodes/chunk-000/file-000.parquet"
