@@ -60,7 +60,11 @@ def slurm_executors(options: Options, slurm: SlurmOptions) -> tuple[Any, Any]:
         "mem_per_cpu_gb": slurm.mem_per_cpu_gb,
         "qos": slurm.qos,
         "venv_path": str(activate) if activate.is_file() else None,
-        "sbatch_args": {"account": slurm.account} if slurm.account else {},
+        "sbatch_args": {
+            # datatrove's job of statistics would wait for ever for an array that was cancelled
+            "kill-on-invalid-dep": "yes",
+            **({"account": slurm.account} if slurm.account else {}),
+        },
         "skip_completed": False,  # tasks see for themselves what is left
     }
     array = SlurmPipelineExecutor(
